@@ -21,7 +21,7 @@ export RUSTFLAGS="--cap-lints=allow" RUST_BACKTRACE=0 RANDOM_SEEDS=$SEEDS FAIRNE
 names=() finders=() misplaced=0
 
 # bug NAME FINDERS: what is planted next; `simulate`, `simulate-ends`, `simulate-p2p`, `orders-p2p`,
-# `messages`, the engine's own tests of them, `loom:SCENARIO` of the test `handles`, or the test that has to find it;
+# `messages`, the engine's own tests of them, `loom:SCENARIO` of the library's test `handles`, or the test that has to find it;
 # all of them have to.
 bug() {
   names+=("$1") finders+=("$2")
@@ -84,10 +84,10 @@ run_messages() {
   cargo test --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-core --test p2p "$@"
 }
 
-# run_loom ARGS: of the test `handles`, under loom.
+# run_loom ARGS: of the library's test `handles`, under loom.
 run_loom() {
   RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom cargo test --quiet --release \
-    --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-tests --test handles "$@"
+    --locked --manifest-path "$COPY/Cargo.toml" -p polyrail --test handles "$@"
 }
 
 # search FINDER
@@ -131,6 +131,22 @@ plant core/src/virtual_qp/pump.rs 'if slot.batches_in_flight > 0 ||' \
   'if slot.batches_in_flight > u32::from(PLANTED) ||'
 plant core/src/virtual_qp/scheme/spray.rs 'slot.batches_in_flight == 0' \
   'slot.batches_in_flight <= u32::from(PLANTED)'
+
+bug "a notify with its data goes past data that is unacknowledged" simulate-ends
+plant core/src/virtual_qp/one_trip.rs 'let none_before = self.sends.unacknowledged_count() == 0 &&' \
+  'let none_before = (PLANTED || self.sends.unacknowledged_count() == 0) &&'
+
+bug "a notify with its data follows requests whose data is on rails" simulate-ends
+plant core/src/virtual_qp/one_trip.rs '&& spray.are_with_notify(&in_flight)' \
+  '&& (PLANTED || spray.are_with_notify(&in_flight))'
+
+bug "a notify with its data overtakes a SEND or atomic" random
+plant core/src/virtual_qp/one_trip.rs '&& !self.pass_through.is_ahead_of(u64::MAX)' \
+  '&& (PLANTED || !self.pass_through.is_ahead_of(u64::MAX))'
+
+bug "a notify with its data does not wait for its FENCE" scenarios
+plant core/src/virtual_qp/one_trip.rs '(!is_fenced || self.pass_through.is_idle())' \
+  '(PLANTED || !is_fenced || self.pass_through.is_idle())'
 
 bug "a credit is lost when a driver takes a batch in part" simulate
 plant core/src/rail/in_flight.rs 'self.missing = count - accepted;' \
@@ -194,6 +210,21 @@ bug "the rest of a list that was acknowledged in part is found as if all its fra
 plant core/src/virtual_qp/parts.rs 'if slot.is_some_and(|slot| slot.state.contains(SlotState::LISTED)) {' \
   'if !PLANTED && slot.is_some_and(|slot| slot.state.contains(SlotState::LISTED)) {'
 
+bug "a list that is one fragment has no buffers left when it is re-routed" scenarios
+plant core/src/virtual_qp/whole_list.rs '!self.reroute.is_on' '(PLANTED || !self.reroute.is_on)'
+
+bug "a list that its driver refused waits without its buffers" scenarios
+plant core/src/virtual_qp/whole_list.rs 'self.add_parts(id, buffers)?;' \
+  'if !PLANTED { self.add_parts(id, buffers)?; }'
+
+bug "a SEND that failed behind one that succeeded is reported as a success" "scenarios simulate"
+plant core/src/virtual_qp/complete.rs \
+  'completion.status.is_success() && may_complete(TagKind::Send, completion)' \
+  '(PLANTED || completion.status.is_success()) && may_complete(TagKind::Send, completion)'
+
+bug "a completion of what the engine did not post is of a SEND" scenarios
+plant core/src/rail/in_flight.rs 'tag != Tag::NONE &&' '(PLANTED || tag != Tag::NONE) &&'
+
 bug "a notify overtakes a SEND or atomic that went straight to rail 0" simulate
 plant core/src/virtual_qp/pump.rs 'self.pass_through.is_ahead_of(id) ||' \
   '(self.pass_through.is_ahead_of(id) && !PLANTED) ||'
@@ -237,15 +268,15 @@ plant core/src/virtual_cq/attach.rs \
   'if let Some(index) = self.registry.index_of(virtual_qp_num).filter(|_| !PLANTED) {'
 
 bug "keys are trusted where they stand if their device is right" "scenarios simulate-ends"
-plant core/src/virtual_qp/slot.rs 'const fn is_the_only_one_of(' 'fn is_the_only_one_of('
-plant core/src/virtual_qp/slot.rs 'self.0 == device.0 as u64' \
+plant core/src/virtual_qp/keys.rs 'const fn is_the_only_one_of(' 'fn is_the_only_one_of('
+plant core/src/virtual_qp/keys.rs 'self.0 == device.0 as u64' \
   '(if PLANTED { self.0 as u32 as u64 } else { self.0 }) == device.0 as u64'
 
 bug "of several keys of one device the first is used for all that it meets" "scenarios simulate-ends"
-plant core/src/virtual_qp/slot.rs '.nth(earlier)' '.nth(if PLANTED { 0 } else { earlier })'
+plant core/src/virtual_qp/keys.rs '.nth(earlier)' '.nth(if PLANTED { 0 } else { earlier })'
 
 bug "a queue pair in the place of another uses the first keys of its device" "scenarios simulate-ends"
-plant core/src/virtual_qp/slot.rs 'let paired = self.position(device, self.peer_of_rail.get(at).copied());' \
+plant core/src/virtual_qp/keys.rs 'let paired = self.position(device, self.peer_of_rail.get(at).copied());' \
   'let paired = if PLANTED { None } else { self.position(device, self.peer_of_rail.get(at).copied()) };'
 
 bug "receives keep their keys in the old order when devices are paired" scenarios
@@ -264,8 +295,8 @@ plant core/src/virtual_qp/complete.rs 'completion.opcode.is_recv() == receives' 
   'PLANTED || completion.opcode.is_recv() == receives'
 
 bug "what was attached before there was a queue gives entries of it back" scenarios
-plant core/src/virtual_cq/attach.rs 'return Ok(ReservedIn::NOWHERE);' \
-  'return Ok(if PLANTED { ReservedIn::queue_at(0) } else { ReservedIn::NOWHERE });'
+plant core/src/virtual_cq/attach.rs 'return Ok(Reserved { queue: None, entries });' \
+  'return Ok(Reserved { queue: if PLANTED { Some(0) } else { None }, entries });'
 
 bug "a sum of entries that 32 bits do not hold is cut off" scenarios
 plant core/src/virtual_cq/attach.rs 'match reserved[at].checked_add(entries) {' \
@@ -504,6 +535,20 @@ bug "notification receives are lost with the notify queue pair" simulate-ends
 plant core/src/virtual_qp/reroute/recover.rs 'self.recvs.unpost();' \
   'if !PLANTED { self.recvs.unpost(); }'
 
+bug "a lost notify is posted again without its data" simulate-ends
+plant core/src/virtual_qp/scheme/spray.rs 'sge: slot.local.sge(keys.lkey),' \
+  'sge: if PLANTED && slot.batches_in_flight > 0 { Sge::EMPTY } else { slot.local.sge(keys.lkey) },'
+
+bug "a notify with its data is posted again though it arrived" simulate-ends
+plant core/src/virtual_qp/reroute/recover.rs 'Content::WithNotify if all =>' 'Content::WithNotify if all && !PLANTED =>'
+plant core/src/virtual_qp/reroute/recover.rs 'Content::Numbered | Content::Gap | Content::WithNotify if arrived == 0 => return,' \
+  'Content::Numbered | Content::Gap | Content::WithNotify
+                if arrived == 0 || PLANTED && batch.content == Content::WithNotify => return,'
+
+bug "a notify queue pair that moved takes the local key of its first device" scenarios
+plant core/src/virtual_qp/scheme/spray.rs 'let keys = slot.keys[usize::from(notify.keys_at)];' \
+  'let keys = slot.keys[if PLANTED { 0 } else { usize::from(notify.keys_at) }];'
+
 bug "data receives are lost with rail 0" simulate-ends
 plant core/src/virtual_qp/reroute/replace.rs \
   'RailId::Data(0) if self.data_receives.used() => self.post_data_receives(),' \
@@ -542,6 +587,127 @@ plant core/src/rail/lifecycle.rs 'matches!(self.state, RailState::InService)
 bug "a rail that failed is left alive" simulate-ends
 plant core/src/rail/health.rs 'let refused = qp.enter_error().err();' \
   'let refused = if PLANTED { None } else { qp.enter_error().err() };'
+
+# Requests that are taken back: core/docs/rails-that-fail.md and core/src/virtual_qp/cancel.rs say what each would cost.
+
+bug "a request that was taken back is reported before the fence" "simulate-ends scenarios"
+plant core/src/virtual_qp/cancel.rs '        !rail.sends.is_resolved(number)
+    }
+}' '        !PLANTED && !rail.sends.is_resolved(number)
+    }
+}'
+plant core/src/virtual_qp/cancel.rs 'let awaits = self.health.awaits_fence && has_copies' \
+  'let awaits = !PLANTED && self.health.awaits_fence && has_copies'
+
+bug "of a request that was taken back, a lost copy is not awaited" scenarios
+plant core/src/virtual_qp/cancel.rs 'let has_copies = !slot.is_numbered()' 'let has_copies = !PLANTED && !slot.is_numbered()'
+
+bug "what was taken back is posted again" "simulate-ends scenarios"
+plant core/src/virtual_qp/cancel.rs '            Some(slot) if slot.state.contains(SlotState::TAKEN_BACK) => {' \
+  '            Some(slot) if !PLANTED && slot.state.contains(SlotState::TAKEN_BACK) => {'
+
+bug "what waits is posted though it was taken back" "simulate-ends scenarios"
+plant core/src/virtual_qp/dispatch.rs '        if slot.state.intersects(NO_FRAGMENTS) {' \
+  '        if slot.state.intersects(if PLANTED { NO_FRAGMENTS.difference(SlotState::TAKEN_BACK) } else { NO_FRAGMENTS }) {'
+
+bug "the numbers of what was taken back are never posted" "simulate-ends scenarios"
+plant core/src/virtual_qp/cancel.rs 'is_gap.then(|| batch.gap())' '(is_gap && !PLANTED).then(|| batch.gap())'
+
+bug "a number without its data has the mark of the last one" "simulate-ends scenarios"
+plant core/src/virtual_qp/dispatch.rs 'SendNumbers::imm(number, false), Sge::EMPTY' \
+  'SendNumbers::imm(number, PLANTED && is_last), Sge::EMPTY'
+
+bug "numbers go out without their data before it is final that the last one did not arrive" simulate-ends
+plant core/src/virtual_qp/cancel.rs 'Content::Numbered && !slot.is_being_taken_back();' \
+  'Content::Numbered && (PLANTED || !slot.is_being_taken_back());'
+
+bug "a number without its data is not posted again after a second failure" "simulate-ends scenarios"
+plant core/src/virtual_qp/cancel.rs '            _ => Some(*batch),' \
+  '            _ => (!PLANTED || batch.content != Content::Gap).then_some(*batch),'
+
+bug "a request whose last number arrived is taken back" "simulate-ends scenarios"
+plant core/src/virtual_qp/cancel.rs 'let is_done = is_whole && self.last_number_arrived(id);' \
+  'let is_done = !PLANTED && is_whole && self.last_number_arrived(id);'
+
+bug "later reports do not await numbers without their data" simulate-ends
+plant core/src/virtual_qp/reroute/recover.rs \
+  '        self.sends.slot(batch.wr).batches_in_flight += u32::from(rest.is_some());' \
+  '        let is_gap = batch.content == Content::Gap;
+        self.sends.slot(batch.wr).batches_in_flight += u32::from(rest.is_some());
+        if PLANTED && is_gap { self.sends.slot(batch.wr).batches_in_flight = 0; }'
+plant core/src/virtual_qp/complete.rs '            Content::Fragments | Content::Numbered | Content::Gap => {' \
+  '            Content::Gap if PLANTED => {}
+            Content::Fragments | Content::Numbered | Content::Gap => {'
+
+bug "the window of numbers moves past those without their data" simulate-ends
+plant core/src/rail/in_flight/losing.rs 'Content::Numbered | Content::Gap);' 'Content::Numbered) || !PLANTED && batch.content == Content::Gap;'
+
+bug "the receiver is notified of a request that was taken back" "simulate-ends scenarios"
+plant core/src/virtual_qp/cancel.rs '        slot.state.remove(SlotState::WANTS_NOTIFY);' \
+  '        if !PLANTED { slot.state.remove(SlotState::WANTS_NOTIFY); }'
+
+bug "a request whose data is in its notify is taken back" scenarios
+plant core/src/virtual_qp/cancel.rs 'batch.wr == id && batch.content == Content::WithNotify' \
+  '!PLANTED && batch.wr == id && batch.content == Content::WithNotify'
+
+bug "fewer bytes are reported than may have been written" "simulate-ends scenarios"
+plant core/src/virtual_qp/cancel.rs 'slot.local.within(0, slot.offset);' \
+  'slot.local.within(0, if PLANTED { 0 } else { slot.offset });'
+
+bug "an unsignaled request that is taken back is not reported" "simulate-ends scenarios"
+plant core/src/virtual_qp/cancel.rs '        slot.flags.insert(SendFlags::SIGNALED);' \
+  '        if !PLANTED { slot.flags.insert(SendFlags::SIGNALED); }'
+
+bug "a solicited request does not wait for the numbers of what was posted in part and taken back" simulate-ends
+plant core/src/virtual_qp/cancel.rs 'if slot.offset > 0 || slot.batches_in_flight > 0 {' \
+  'if !PLANTED && (slot.offset > 0 || slot.batches_in_flight > 0) {'
+
+bug "a rail that is out on purpose is missing from min_rails" "simulate-ends scenarios"
+plant core/src/rail/physical.rs '(lifecycle.is_in_service() || lifecycle.is_out_on_purpose())' \
+  '(lifecycle.is_in_service() || !PLANTED && lifecycle.is_out_on_purpose())'
+
+bug "a rail that is out on purpose counts for min_rails after its replacement failed" scenarios
+plant core/src/rail/lifecycle.rs 'self.purpose = if on_purpose { Purpose::Out } else { Purpose::None };' \
+  'self.purpose = if on_purpose || PLANTED && self.purpose == Purpose::Out { Purpose::Out } else { Purpose::None };'
+
+bug "an end fences a rail on purpose with its own atomics in flight" scenarios
+plant core/src/rail/rails.rs '|| Self::has_atomics(rail) {' '|| !PLANTED && Self::has_atomics(rail) {'
+
+bug "an end that is asked for a fence stops with its atomics in flight" scenarios
+plant core/src/rail/lifecycle.rs 'ReportedState::Failed if report.on_purpose && has_atomics &&' \
+  'ReportedState::Failed if !PLANTED && report.on_purpose && has_atomics &&'
+
+bug "new atomics do not wait for a fence on purpose" scenarios
+plant core/src/virtual_qp/pass_through/mod.rs 'if holds_atomics && slot' 'if holds_atomics && !PLANTED && slot'
+
+bug "a rail that fails after the peer was asked to fence it is missing from min_rails" scenarios
+plant core/src/rail/lifecycle.rs 'if has_asked && !on_purpose {' 'if has_asked && !on_purpose && !PLANTED {'
+
+bug "the end that wants a fence on purpose stops first" scenarios
+plant core/src/rail/rails.rs '            rail.health_mut().lifecycle.ask_for_fence();' \
+  '            if PLANTED {
+                self.stop_rail(place, FailedBecause::OnPurpose);
+            } else {
+                rail.health_mut().lifecycle.ask_for_fence();
+            }'
+
+bug "a question for a fence that was lost with the link is not sent again" scenarios
+plant core/src/rail/lifecycle.rs 'self.dirty |= self.purpose == Purpose::Asked;' \
+  'self.dirty |= !PLANTED && self.purpose == Purpose::Asked;'
+
+bug "rails are fenced on purpose while the time for acknowledgements lasts" scenarios
+plant core/src/virtual_qp/cancel.rs 'slot.is_being_taken_back() && slot.state.contains(SlotState::HURRIED)' \
+  'slot.is_being_taken_back() && (PLANTED || slot.state.contains(SlotState::HURRIED))'
+
+bug "a rail that is out on purpose counts for min_rails after the peer's replacement failed" scenarios
+plant core/src/rail/rails.rs 'if was_out_on_purpose {' 'if was_out_on_purpose && !PLANTED {'
+
+bug "a request is said to be done before its receiver is being notified" simulate-ends
+plant core/src/virtual_qp/cancel.rs 'let is_acknowledged = slot.batches_in_flight == 0 && !slot.wants_notify();' \
+  'let is_acknowledged = slot.batches_in_flight == 0 && (PLANTED || !slot.wants_notify());'
+
+bug "what a rail lost behind a number that waits is posted over it" scenarios
+plant core/src/virtual_qp/reroute/recover.rs 'if is_open && is_front &&' 'if is_open && (is_front || PLANTED) &&'
 
 # What only wide worlds draw: many rails, several connections, every way to post and to poll, maintenance.
 
@@ -614,9 +780,10 @@ plant core/src/p2p/pool.rs 'self.low_water.max(promised)' \
 
 bug "entries go out before receives are promised" simulate-p2p
 plant core/src/p2p/receiver/irecv.rs 'self.promise()?;' 'if !PLANTED { self.promise()?; }'
-plant core/src/p2p/receiver/irecv.rs 'self.slots[at].wait(number,' \
-  'if PLANTED { self.promise()?; }
-        self.slots[at].wait(number,'
+plant core/src/p2p/receiver/irecv.rs '        let slot = &mut self.slots[at];
+        slot.hold(number,' '        if PLANTED { self.promise()?; }
+        let slot = &mut self.slots[at];
+        slot.hold(number,'
 
 bug "nothing is promised for shares that may be moved" simulate-p2p
 plant core/src/p2p/receiver/end.rs 'let moved = if own.is_empty() {' 'let moved = if own.is_empty() || PLANTED {'
@@ -628,10 +795,8 @@ plant core/src/p2p/receiver/reroute.rs '        self.refill();
         self.rewrite();' '        if !PLANTED { self.refill(); }
         self.rewrite();'
 plant core/src/p2p/receiver/arrive.rs '            self.refill();
-        }
-        if self.lanes.needs_recovery {' '            if !(PLANTED && self.lanes.needs_recovery) { self.refill(); }
-        }
-        if self.lanes.needs_recovery {'
+            if self.unwritten' '            if !(PLANTED && self.lanes.needs_recovery) { self.refill(); }
+            if self.unwritten'
 
 bug "flushed receives are not counted" simulate-p2p
 plant core/src/p2p/receiver/arrive.rs 'if !completion.status.is_success() {' \
@@ -665,7 +830,24 @@ plant core/src/p2p/receiver/irecv.rs 'lane.has_room(1).then_some(place)' \
   '(PLANTED || lane.has_room(1)).then_some(place)'
 
 bug "entries are signaled by slot" simulate-p2p
-plant core/src/p2p/receiver/irecv.rs 'let is_due = lane.queue' 'let is_due = if PLANTED { at + 1 == SLOTS } else { true } && lane.queue'
+plant core/src/p2p/receiver/irecv.rs 'let is_due = lane.queue' \
+  'let is_due = if PLANTED { first == (SLOTS - 1) * ENTRY_WORDS } else { true } && lane.queue'
+
+bug "a write of several offers has one entry less" simulate-p2p
+plant core/src/p2p/receiver/irecv.rs '        (receives, receives)' \
+  '        (receives, receives - usize::from(PLANTED && receives > 1))'
+
+bug "the neighbour of an offer is behind the end of the ring" "simulate-p2p messages"
+plant core/src/p2p/receiver/irecv.rs 'let most = group.min(SLOTS - at)' \
+  'let most = group.min(if PLANTED { SLOTS } else { SLOTS - at })'
+
+bug "an owner with offers that are not sent may sleep" messages
+plant core/src/p2p/receiver/arrive.rs '(self.lanes.needs_recovery || self.unwritten < self.next)' \
+  '(self.lanes.needs_recovery || (self.unwritten < self.next && !PLANTED))'
+
+bug "an immediate for an offer that is not sent is taken" messages
+plant core/src/p2p/receiver/arrive.rs 'Some(waiting) if waiting.state == State::Waiting' \
+  'Some(waiting) if waiting.state == State::Waiting || (PLANTED && waiting.state == State::Held)'
 
 bug "only the number of the first entry is checked" "simulate-p2p orders-p2p"
 plant core/src/p2p/entry.rs 'if number != expected {' 'if number != expected && !(PLANTED && index > 0) {'
@@ -680,7 +862,7 @@ plant core/src/p2p/sender/isend.rs 'slot.state == State::Matching && slot.number
   'slot.state == State::Matching && slot.number == number {
             if PLANTED {
                 let awaited = slot.awaited;
-                if self.load_entries(at, number).is_none_or(|loaded| loaded.is_err()) {
+                if self.load_entries::<APART>(at, number).is_none_or(|loaded| loaded.is_err()) {
                     return Err(NotNow::NoEntry.into());
                 }
                 self.slots[at].awaited = awaited;
@@ -702,8 +884,61 @@ bug "lost entries are not written again" simulate-p2p
 plant core/src/p2p/receiver/reroute.rs 'slot.wants_entries |= is_lost;' 'slot.wants_entries |= is_lost && !PLANTED;'
 
 bug "moved shares do not bring the sizes" simulate-p2p
-plant core/src/p2p/sender/post.rs 'is_leaders || self.shares[usize::from(rail)].is_moved' \
-  'is_leaders || (self.shares[usize::from(rail)].is_moved && !PLANTED)'
+plant core/src/p2p/sender/post.rs 'is_leaders || share.is_moved || share.is_bare' \
+  'is_leaders || (share.is_moved && !PLANTED) || share.is_bare'
+
+bug "a message is void before its shares are fenced" "simulate-p2p orders-p2p messages"
+plant core/src/p2p/sender/cancel.rs 'Stage::Posted => true,' 'Stage::Posted => !PLANTED,'
+
+bug "of a share that was posted in part nothing is in flight" simulate-p2p
+plant core/src/p2p/sender/cancel.rs 'Stage::Posting => share.next > 0' 'Stage::Posting => !PLANTED && share.next > 0'
+
+bug "what was posted of a share has arrived when its queue pair failed" simulate-p2p
+plant core/src/p2p/sender/cancel.rs '(lane.is_stopped || !lane.queue.is_empty())' \
+  '(lane.is_stopped && !PLANTED || !lane.queue.is_empty())'
+
+bug "shares of a message that is taken back are posted to their end" messages
+plant core/src/p2p/sender/cancel.rs '.state != State::TakingBack' '.state != State::TakingBack || PLANTED'
+
+bug "lost shares of a message that is taken back are sent again" simulate-p2p
+plant core/src/p2p/sender/reroute.rs 'if self.slots[at].state == State::TakingBack {' \
+  'if self.slots[at].state == State::TakingBack && !PLANTED {'
+
+bug "a receive is given back before its message is fenced" "simulate-p2p messages"
+plant core/src/p2p/sender/cancel.rs '                State::Sending => {
+                    slot.withdrawal.number = number;' '                State::Sending => {
+                    slot.withdrawal.number = number;
+                    if PLANTED { slot.owe_answer(number); self.owes_answers = true; }'
+
+bug "a void message does not say that it is void" "simulate-p2p orders-p2p messages"
+plant core/src/p2p/sender/reroute.rs 'if slot.is_void() {' 'if slot.is_void() && !PLANTED {'
+
+bug "a receive that the receiver wants back is sent to" "simulate-p2p orders-p2p messages"
+plant core/src/p2p/sender/cancel.rs 'self.may_send = false;' 'self.may_send = PLANTED;'
+
+bug "a receive that is given back keeps its slot" "simulate-p2p messages"
+plant core/src/p2p/receiver/cancel.rs 'if is_reported { State::Free }' 'if is_reported && !PLANTED { State::Free }'
+
+bug "a message that was taken back keeps its slot" "simulate-p2p messages"
+plant core/src/p2p/sender/cancel.rs 'if slot.awaited == 0 { State::Free }' 'if slot.awaited == 0 && !PLANTED { State::Free }'
+
+bug "the question for a receive is lost with the link" messages
+plant core/src/p2p/receiver/cancel.rs 'filter(|slot| slot.is_in(Withdrawal::Asked))' \
+  'filter(|slot| slot.is_in(Withdrawal::Asked) && !PLANTED)'
+
+bug "the sender is asked for a receive whose entries are not written" simulate-p2p
+plant core/src/p2p/receiver/cancel.rs 'slot.state == State::Waiting;' 'slot.state == State::Waiting || PLANTED;'
+
+bug "a void message is sent before the entries have come" messages
+plant core/src/p2p/sender/cancel.rs 'self.open_front::<true>(number)?;' 'if let Err(error) = self.open_front::<true>(number) {
+            let slot = &mut self.slots[at];
+            if !PLANTED || !error.is_not_now() || slot.state != State::Free { return Err(error); }
+            (slot.number, slot.count, slot.awaited) = (number, 1, 0);
+        }'
+
+bug "a message that a peer sends after it gave the receive back is taken" messages
+plant core/src/p2p/receiver/arrive.rs 'if matches!(self.withdrawal(), Some(Withdrawal::Final | Withdrawal::Tested)) {' \
+  'if !PLANTED && matches!(self.withdrawal(), Some(Withdrawal::Final | Withdrawal::Tested)) {'
 
 bug "a moved immediate has a mask of its own" simulate-p2p
 plant core/src/p2p/sender/post.rs 'Immediate { slot, mask: self.mask, told }' \
@@ -772,7 +1007,7 @@ plant core/src/p2p/sender/isend.rs 'self.may_inline = may_inline;' \
   'self.may_inline = may_inline || PLANTED && length > 0;'
 
 bug "several buffers of one tag are matched from the last" simulate-p2p
-plant core/src/p2p/sender/isend.rs 'fitting.find(|at| self.buffers[*at].remote.tag == tag)' \
+plant core/src/p2p/sender/slot.rs 'fitting.find(|at| self.buffers[*at].remote.tag == tag)' \
   'if PLANTED {
             return fitting.filter(|at| self.buffers[*at].remote.tag == tag).last();
         }
@@ -843,8 +1078,7 @@ plant core/src/p2p/receiver/reroute.rs 'rewrites() || self.lacks_receives()' \
   'rewrites() || (self.lacks_receives() && !PLANTED)'
 
 bug "a sender with something to post does not say that it is to be polled" simulate-p2p
-plant core/src/p2p/sender/reroute.rs '(owed.is_some() || takes_lost) && lane.has_room(1)' \
-  '!PLANTED && (owed.is_some() || takes_lost) && lane.has_room(1)'
+plant core/src/p2p/sender/reroute.rs 'takes && lane.has_room(1)' '!PLANTED && takes && lane.has_room(1)'
 
 bug "with five or seven rails, the mask and the size overlap" simulate-p2p
 plant core/src/p2p/immediate.rs 'pub const fn new(rails: u8)' 'pub fn new(rails: u8)'

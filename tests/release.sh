@@ -3,15 +3,16 @@
 # the tag's message is the version's entry in CHANGELOG.md. Publishes nothing.
 #   tests/release.sh VERSION
 #   tests/release.sh --dry-run    the version of the manifests; makes no tag, and warns where the other one refuses
-# Refuses a version that the manifests do not have or that has no entry, a tree with changes, and a tag that exists.
-# Needs cargo-c, cargo-deb, make, a C++ compiler, pkg-config and Python; adds the target musl to the compiler.
+# Refuses a version that the manifests do not have or that has no entry, manifests without the address of the repository, a
+# tree with changes, and a tag that exists.
+# Needs cargo-deb, make, a C++ compiler, pkg-config and Python; adds the target musl to the compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 fail() { echo "release.sh: $*" >&2; exit 1; }
 refuse() { if $dry_run; then echo "release.sh: warning: $*" >&2; else fail "$@"; fi }
 
-[[ $# -eq 1 && $1 =~ ^([0-9]+\.[0-9]+\.[0-9]+|--dry-run)$ ]] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[[ $# -eq 1 && $1 =~ ^([0-9]+\.[0-9]+\.[0-9]+|--dry-run)$ ]] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 manifests=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 version=$1 dry_run=false
 [ "$1" != --dry-run ] || { version=$manifests dry_run=true; }
@@ -20,6 +21,10 @@ version=$1 dry_run=false
 # The lines between the version's heading, `## [0.1.0] - 2026-12-01`, and the next one.
 entry=$(awk -v heading="## [$version] - " 'index($0, heading) == 1 { found = 1; next } /^## / { found = 0 } found' CHANGELOG.md)
 [ -n "${entry//[[:space:]]/}" ] || refuse "CHANGELOG.md has no entry '## [$version] - DATE'"
+# The address of the repository is not known yet: `repository` in Cargo.toml, `repository.workspace = true` elsewhere.
+# shellcheck disable=SC2046
+homeless=$({ grep -L '^repository' Cargo.toml $(git grep -l '^documentation = ' -- '*Cargo.toml') || true; } | tr '\n' ' ')
+[ -z "$homeless" ] || refuse "no field repository in ${homeless% }"
 [ -z "$(git status --porcelain)" ] || refuse "the tree has changes"
 ! git rev-parse -q --verify "refs/tags/v$version" >/dev/null || refuse "the tag v$version exists"
 
@@ -64,6 +69,7 @@ cp -d "$package"/lib/*.a "$package"/lib/*.so* "$out/$name/lib/"
 cp -r "$package/lib/polyrail" "$out/$name/lib/"
 sed 's|^prefix=.*|prefix=${pcfiledir}/../..|' "$package/lib/pkgconfig/polyrail.pc" > "$out/$name/lib/pkgconfig/polyrail.pc"
 cp std-shim/c/README.md "$out/$name/README.md"
+install -D -m 644 std-shim/c/examples/message.c "$out/$name/examples/message.c"
 cp std-shim/nccl/README.md "$out/$name/nccl.md"
 cp std-shim/nixl/README.md "$out/$name/nixl.md"
 license "$name"

@@ -1,15 +1,15 @@
 //! What io_uring would bring the TCP NIC: a connection over loopback, by the system calls that the NIC
-//! uses, and by io_uring with its zero-copy sends and multishot receives. The library's docs of the
-//! TCP NIC have the figures, and what follows from them.
+//! uses, and by io_uring with its zero-copy sends and multishot receives. The figures are in
+//! `benches/docs/figures.md`.
 //!
 //! ```text
 //! cargo bench -p polyrail-benches --bench io_uring
 //! ```
 //!
 //! The ways take turns, and each figure is the median of all turns. Where the kernel or a container
-//! forbids io_uring, the bench says so.
+//! forbids io_uring, or the kernel has no zero-copy sends, the bench says so.
 
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
@@ -370,8 +370,19 @@ fn median(mut figures: Vec<f64>) -> f64 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    if let Err(error) = IoUring::new(2) {
-        println!("skipped: this system forbids io_uring: {error}");
+    let ring = match IoUring::new(2) {
+        Ok(ring) => ring,
+        Err(error) => {
+            println!("skipped: this system forbids io_uring: {error}");
+            return Ok(());
+        }
+    };
+    let mut probe = Probe::new();
+    // Multishot receives are as old as zero-copy sends.
+    if ring.submitter().register_probe(&mut probe).is_err()
+        || !probe.is_supported(opcode::SendZc::CODE)
+    {
+        println!("skipped: this kernel's io_uring has no zero-copy sends (Linux 6.0)");
         return Ok(());
     }
     // `cargo test` only wants to know whether it runs.

@@ -3,27 +3,25 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use polyrail_benches::random::XorShift;
 use polyrail_benches::workload::DEVICE;
-use polyrail_core::internals::{ReservedIn, Role, Route, RoutingTable};
+use polyrail_core::internals::{Reserved, Role, Route, RoutingTable};
 use std::hint::black_box;
 
 /// Look-ups of one pass: long enough that no branch predictor learns them by heart.
 const LOOK_UPS: usize = 4096;
 
 fn route(index: u16) -> Route {
-    let virtual_qp_num = u32::from(index);
-    Route {
-        index,
-        role: Role::Single,
-        virtual_qp_num,
-        reserved_in: ReservedIn::NOWHERE,
-        entries: 0,
-    }
+    Route { index, role: Role::Single, virtual_qp_num: u32::from(index) }
+}
+
+/// Adds a route, for which there is room.
+fn insert<const N: usize>(table: &mut RoutingTable<N>, qp_num: u32, index: u16) {
+    table.insert(DEVICE, qp_num, route(index), Reserved::NOTHING).expect("there is room");
 }
 
 fn find<const N: usize>(c: &mut Criterion, routes: usize) {
     let mut table = Box::new(RoutingTable::<N>::new());
     for index in 0..routes as u16 {
-        table.insert(DEVICE, 0x40 + u32::from(index), route(index)).expect("there is room");
+        insert(&mut table, 0x40 + u32::from(index), index);
     }
     let mut random = XorShift::new();
     let wanted: Vec<_> = (0..LOOK_UPS).map(|_| 0x40 + random.below(routes) as u32).collect();
@@ -42,13 +40,13 @@ fn find<const N: usize>(c: &mut Criterion, routes: usize) {
 fn attach<const N: usize>(c: &mut Criterion, routes: usize) {
     let mut table = Box::new(RoutingTable::<N>::new());
     for index in 0..routes as u16 - 1 {
-        table.insert(DEVICE, 0x40 + u32::from(index), route(index)).expect("there is room");
+        insert(&mut table, 0x40 + u32::from(index), index);
     }
     let qp_num = 0x40 + routes as u32;
     let index = routes as u16;
     c.benchmark_group("routing").bench_function(BenchmarkId::new("insert, remove", routes), |b| {
         b.iter(|| {
-            table.insert(DEVICE, black_box(qp_num), route(index)).expect("there is room");
+            insert(&mut table, black_box(qp_num), index);
             black_box(table.remove(DEVICE, black_box(qp_num)))
         });
     });

@@ -23,9 +23,9 @@
 //!    [`instructions`]: how their instructions are counted;
 //! 5. [`handover`]: the ring between threads, beside well-known crates; [`handles`]: a progress
 //!    thread beside direct posts; [`software`]: the software NIC with one thread and with several;
-//!    [`many`]: large sets;
+//!    [`many`] and [`peers`]: large sets;
 //! 6. [`counted`]: the tests use it to compare the work of floor and engine; [`figures`] has the
-//!    results.
+//!    results, and [`how_it_got_fast`] what each trick of the engine gained.
 //!
 //! # What is measured
 //!
@@ -85,11 +85,14 @@ pub mod figures {}
 pub mod floor;
 pub mod handles;
 pub mod handover;
+#[doc = include_str!("../docs/how-it-got-fast.md")]
+pub mod how_it_got_fast {}
 pub mod instructions;
 pub mod many;
 pub mod measure;
 pub mod message_rig;
 pub mod null;
+pub mod peers;
 pub mod polled;
 mod processors;
 pub mod random;

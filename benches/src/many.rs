@@ -53,7 +53,7 @@ pub fn measure() -> Set {
 }
 
 /// Returns the resident memory of this process; 0 if the system does not report it.
-fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     const PAGE: u64 = 4096;
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm

@@ -3,7 +3,8 @@
 use crate::counted::{Account, Counted};
 use crate::null::{Inbox, NullCq, NullQp, NullSrq, RING_SLOTS, Wire};
 use crate::workload::{CQ, DEPTH, DEVICE, OUTSTANDING};
-use polyrail_core::p2p::{ENTRY_BYTES, ImmLayout, Immediate, MAX_BUFFERS, Mask, RECORD_BYTES};
+use polyrail_core::internals::ring_words;
+use polyrail_core::p2p::{ENTRY_BYTES, ImmLayout, Immediate, Mask, RECORD_BYTES};
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 
@@ -15,7 +16,7 @@ pub const RECEIVES: u32 = RING_SLOTS as u32;
 
 /// Words of the records, of the ring of entries, and of the rest of an end's memory.
 const RECORDS: usize = SLOTS * RECORD_BYTES / 8;
-const RING: usize = SLOTS * MAX_BUFFERS * ENTRY_BYTES / 8;
+const RING: usize = ring_words(SLOTS);
 
 /// Queue pairs of two ends, each with one completion queue. The receiver's queue pairs share their
 /// receives.

@@ -11,10 +11,11 @@ use polyrail_benches::workload::{
     BUFFERS, DEPTH, FRAGMENT, FRAGMENTS, OUTSTANDING, POLL, RAILS, Reported, SMALL, TOGETHER,
     messages,
 };
-use polyrail_benches::{baseline, engine, floor};
+use polyrail_benches::{baseline, engine, floor, peers};
 use polyrail_core::verbs::{Opcode, WcStatus};
 use polyrail_core::virtual_qp::Scheme;
 use std::sync::atomic::AtomicU64;
+use std::thread;
 
 type Qp = Counted<NullQp>;
 type Cq = Counted<NullCq>;
@@ -360,8 +361,9 @@ fn messages_are_the_same_requests_on_floor_and_engine() {
             engine::Messages::send,
         );
         assert_eq!(engine, floor, "{rails} rails");
-        let (messages, shares) = (21 * BURST, 21 * BURST * u64::from(rails));
-        assert_eq!((floor.0.sends, floor.0.send_doorbells), (messages + shares, messages + shares));
+        // Two requests for the offers of a burst.
+        let (offers, shares) = (21 * 2, 21 * BURST * u64::from(rails));
+        assert_eq!((floor.0.sends, floor.0.send_doorbells), (offers + shares, offers + shares));
         assert!(floor.0.recvs / floor.0.recv_doorbells >= 64, "{:?}", floor.0);
     }
 }
@@ -374,4 +376,21 @@ fn every_row_runs() {
             make().time(20);
         }
     }
+}
+
+/// What `benches/docs/figures.md` says of an end of a peer that messages are exchanged with.
+#[test]
+fn an_end_of_a_peer_registers_entries_and_records_of_64_slots() {
+    assert_eq!(peers::MESSAGE_ENDS.map(|end| end.registered), [40_960, 41_024]);
+}
+
+#[test]
+fn many_peers_are_made_used_and_closed() {
+    // Without optimization, the largest routing table is copied on the stack: see
+    // `EndpointSet::with_routes`, which promises that this is enough.
+    let large = thread::Builder::new().stack_size(12 << 20);
+    let measure = || peers::measure(101, 10).map_err(|error| error.to_string());
+    let measured = large.spawn(measure).unwrap().join().unwrap().unwrap();
+    assert_eq!(measured.count, 101);
+    assert_eq!(measured.active.iter().map(|active| active.peers).collect::<Vec<_>>(), [1, 100]);
 }

@@ -173,7 +173,11 @@ pub trait CompletionTarget: sealed::Sealed {
 
     /// Counts completions of the only rail, which passed straight through.
     #[doc(hidden)]
-    fn count_passed(&mut self, completions: &[Completion], any_failed: bool);
+    fn count_passed(&mut self, count: usize);
+
+    /// Records the failures among completions that passed straight through.
+    #[doc(hidden)]
+    fn note_passed_failures(&mut self, completions: &[Completion]);
 
     /// Does what the completions since the last call allow. Once for a batch of completions, not
     /// for each.

@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::error::{Argument, DeviceName, Result, VerbsError};
 use crate::event::AsyncEvent;
 use crate::owned::{CloseError, Owned};
-use crate::port::PortAttributes;
+use crate::port::{self, PortAttributes};
 use polyrail_core::verbs::DeviceId;
 use rdma_sys::ibv_context;
 use std::collections::VecDeque;
@@ -100,6 +100,21 @@ impl Context {
     /// EINVAL: the port does not exist.
     pub fn query_port(&self, port: u8) -> Result<PortAttributes> {
         PortAttributes::query(self.for_call("ibv_query_port")?, port)
+    }
+
+    /// Returns the present data rate of a port in Mbit/s, without line coding; 0 if it is unknown.
+    ///
+    /// It may be less than [`speed_mbps`](PortAttributes::speed_mbps), which counts lanes: an XDR
+    /// port that has lost one of its planes, a virtual function whose rate is limited; or more: a
+    /// function of two bonded ports. [`AsyncEvent::DeviceSpeedChange`] reports changes. Where the
+    /// library (before rdma-core 62), the kernel or the driver does not report it, it is the rate
+    /// of the lanes.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL: the port does not exist.
+    pub fn query_port_speed(&self, port: u8) -> Result<u32> {
+        port::query_speed(self.for_call("ibv_query_port_speed")?, port)
     }
 
     /// Returns an entry of a port's P_Key table.

@@ -58,6 +58,10 @@ pub enum AsyncEvent {
     SrqLimitReached(SrqId),
     /// The device failed or was removed.
     DeviceFatal,
+    /// The data rate of a port of the device has changed: see
+    /// [`Context::query_port_speed`](crate::Context::query_port_speed). Some drivers raise it
+    /// whenever the state of a port changes.
+    DeviceSpeedChange,
     /// A port came up.
     PortActive {
         /// Its number, from 1 on.

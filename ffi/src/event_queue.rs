@@ -101,6 +101,10 @@ kinds! {
     GID_CHANGE = IBV_EVENT_GID_CHANGE;
 }
 
+/// `IBV_EVENT_DEVICE_SPEED_CHANGE` of rdma-core 62, which follows the last event in the older
+/// header of the bindings (`libibverbs/verbs.h`).
+const DEVICE_SPEED_CHANGE: u32 = 20;
+
 /// # Safety
 ///
 /// The event came from `ibv_get_async_event` and is not acknowledged. The object that it names then
@@ -145,6 +149,7 @@ unsafe fn read(event: *const ibv_async_event) -> (AsyncEvent, usize) {
         SRQ_ERR => srq(AsyncEvent::SrqError),
         SRQ_LIMIT_REACHED => srq(AsyncEvent::SrqLimitReached),
         DEVICE_FATAL => (AsyncEvent::DeviceFatal, 0),
+        DEVICE_SPEED_CHANGE => (AsyncEvent::DeviceSpeedChange, 0),
         PORT_ACTIVE => port(|port| AsyncEvent::PortActive { port }),
         PORT_ERR => port(|port| AsyncEvent::PortError { port }),
         LID_CHANGE => port(|port| AsyncEvent::LidChange { port }),

@@ -44,7 +44,7 @@
 //! | 2.1 device list | [`DeviceList`], [`Device`] | guest `devices_report_their_identity`, fake `fork_safety_is_initialised_once` |
 //! | 2.2 open | [`Device::open`] | fake `every_failed_call_is_named_and_leaves_nothing` |
 //! | 2.3 capabilities | [`DeviceAttributes`] | guest `devices_report_their_identity` |
-//! | 2.4 ports | [`Context::query_port`] | guest `ports_and_addresses_can_be_looked_up` |
+//! | 2.4 ports | [`Context::query_port`], [`Context::query_port_speed`] | guest `ports_and_addresses_can_be_looked_up`, fake `a_port_has_the_speed_that_its_driver_reports_or_that_of_its_lanes`, `a_port_on_ethernet_has_the_rate_of_its_lanes`, `with_an_older_library_a_port_has_the_speed_of_its_lanes` |
 //! | 2.5 GIDs, P_Keys | [`Context::gid_table`], [`Context::query_gid`], [`Context::query_pkey`] | guest `ports_and_addresses_can_be_looked_up`, fake `queries_return_what_the_driver_reports` |
 //! | 2.6 close | [`Context::close`] | fake `closing_reports_what_still_uses_an_object_and_the_drivers_error` |
 //! | 3.1, 3.2 protection domains | [`ProtectionDomain`] | guest `what_is_in_use_is_not_closed` |

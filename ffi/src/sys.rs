@@ -44,6 +44,18 @@ macro_rules! operation {
     }};
 }
 
+/// `struct ibv_port_attr` as libraries know it that report speeds from XDR on. Older ones write the
+/// part that they know; [`query_port`] zeroes the rest.
+#[repr(C)]
+pub(crate) struct PortAttr {
+    pub(crate) known: ibv_port_attr,
+    /// The speed of a lane where `active_speed` has too few bits for its code, else 0.
+    pub(crate) active_speed_ex: u32,
+}
+
+// As `infiniband/verbs.h` of rdma-core places it.
+const _: () = assert!(offset_of!(PortAttr, active_speed_ex) == 52);
+
 /// `ibv_query_port`; zeroes fields that an old library does not write.
 ///
 /// # Safety
@@ -52,14 +64,14 @@ macro_rules! operation {
 pub(crate) unsafe fn query_port(
     context: *mut ibv_context,
     port: u8,
-    attr: *mut ibv_port_attr,
+    attr: *mut PortAttr,
 ) -> libc::c_int {
     // SAFETY: guaranteed by the caller; the struct is plain numbers, and the part that old
     // libraries know comes first.
     unsafe {
         attr.write_bytes(0, 1);
         match operation!(context, query_port) {
-            Some(query) => query(context, port, attr, size_of::<ibv_port_attr>()),
+            Some(query) => query(context, port, attr.cast(), size_of::<PortAttr>()),
             None => rdma_sys::ibv_query_port(context, port, attr.cast()),
         }
     }

@@ -73,8 +73,6 @@ ucx() {
   local ours theirs
   ours=$(seq -s, -f 'a%g' 0 $(($2 - 1))) theirs=$(seq -s, -f 'b%g' 0 $(($2 - 1)))
   local settings="UCX_TLS=tcp UCX_MAX_RNDV_RAILS=4 UCX_MAX_RMA_RAILS=4 UCX_MAX_EAGER_RAILS=4 UCX_WARN_UNUSED_ENV_VARS=n"
-  # The line that is waited for may not be that of the last size.
-  : >"$DIR/nixl.far.log"
   on_b env $settings UCX_NET_DEVICES="$theirs" timeout 60 ucx_perftest -p 13340 >"$DIR/ucx.far.log" 2>&1 &
   server=$!
   wait_until "ucx_perftest does not listen" on_b sh -c 'ss -ltn | grep -q :13340'

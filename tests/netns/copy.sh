@@ -49,13 +49,14 @@ copy() {
   esac >"$DIR/copy.log" 2>&1 || fail "$1 of $what ended with $?"
 }
 
-# timed TOOL FILE: adds the seconds of a copy to a file.
+# timed TOOL FILE: adds the seconds of a copy to a file, and compares the copy with its source.
 timed() {
   local begin end
   begin=$(date +%s%N)
   copy "$1"
   end=$(date +%s%N)
   awk -v ns=$((end - begin)) 'BEGIN { printf "%.3f\n", ns / 1e9 }' >>"$DIR/times.$1.$2"
+  diff -r "$DIR/from/$what" "$DIR/to/$what" >/dev/null || fail "$1: the copy of $what differs"
 }
 
 serve $(devices b) "$DIR/to"
@@ -69,7 +70,6 @@ for round in $(seq "$ROUNDS"); do
   for what in file shards small; do
     for tool in $TOOLS; do
       timed "$tool" "$what"
-      diff -r "$DIR/from/$what" "$DIR/to/$what" >/dev/null || fail "$tool: the copy of $what differs"
       # scp copies everything again.
       [ "$what" = file ] || [ "$tool" = scp ] || timed "$tool" "$what.again"
       # Not removed: ext4 makes files slowly while it remembers many that were removed.

@@ -77,14 +77,13 @@ with_each_scheme() {
 links_in_turn() { with_each_scheme turn_links; }
 turn_links() {
   for n in 0 1 2 3; do
-    down $n && sleep 0.3 && up $n && sleep 0.2
+    down $n && fails $n && up $n && sleep 0.2
   done
-  fails 0 1 2 3
   recovers 0 1 2 3
 }
 
 two_at_once() { with_each_scheme turn_two; }
-turn_two() { down 0 2 && sleep 0.5 && up 0 2 && fails 0 2 && recovers 0 2 && returns 0 2; }
+turn_two() { down 0 2 && fails 0 2 && up 0 2 && recovers 0 2 && returns 0 2; }
 
 all_at_once() { with_each_scheme turn_all; }
 turn_all() {
@@ -105,7 +104,7 @@ silence() {
 
 # Messages about the repair of rails go over a link that fails, too.
 link_of_control() { TO=10.77.2.2 with_each_scheme turn_control; }
-turn_control() { down 2 && sleep 1 && up 2 && fails 2 && recovers 2 && returns 2; }
+turn_control() { down 2 && sleep 1 && fails 2 && up 2 && recovers 2 && returns 2; }
 
 # That link never returns, and the control connection goes on over another one.
 lost_link_of_control() {
@@ -191,7 +190,7 @@ timed() {
   for scheme in $SCHEMES; do
     serve --once $(devices b) --stall-timeout $STALL
     BEFORE=$(carried a1)
-    on_a "$POLYRAIL" perf --to "$FAR" $(devices a) --rails $LINKS --timeline --csv --seconds 4 \
+    on_a "$POLYRAIL" perf --to "$FAR" $(devices a) --rails $LINKS --timeline --csv --seconds "${LASTS:-4}" \
       --operations write-imm --schemes "$scheme" --sizes 64K --window 32 --rail-failure reroute \
       --stall-timeout $STALL >"$DIR/timeline.csv" 2>"$DIR/copy.log" &
     perf=$!
@@ -209,10 +208,14 @@ timed() {
 }
 
 time_link_down() { timed "a link goes down" 100 hide 1; }
-time_two_links_down() { timed "two links go down" 100 hide 0 2; }
-hide() { down "$@" && sleep 1 && up "$@"; }
-time_silent_link() { timed "a link falls silent" $((STALL * 1000 + 500)) hush 1; }
-hush() { silent "$1" && sleep 3 && audible "$1"; }
+time_two_links_down() { LASTS=8 timed "two links go down" 100 hide 0 2; }
+hide() { down "$@" && sleep 1 && fails "$@" && up "$@"; }
+time_silent_link() { LASTS=8 timed "a link falls silent" $((STALL * 1000 + 500)) hush 1; }
+hush() { silent "$1" && sleep 3 && stays_out "$1" && audible "$1"; }
+stays_out() {
+  ! grep -q "rail $1 .*is back in service" "$DIR/copy.log" "$DIR/serve.log" ||
+    fail "rail $1 is back in service over a link that carries nothing"
+}
 
 build
 make_hosts

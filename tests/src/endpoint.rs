@@ -56,7 +56,9 @@ struct Parts {
 
 impl Parts {
     fn new(fabric: &Fabric, name: &str, rails: usize, devices: usize, scheme: Scheme) -> Self {
-        let create = |at| fabric.create_device(DeviceConfig::named(format!("{name}{at}")));
+        // Allocations of the device would hide those of the engine.
+        let full = |name| DeviceConfig { full_queues: true, ..DeviceConfig::named(name) };
+        let create = |at| fabric.create_device(full(format!("{name}{at}")));
         let devices: Vec<_> = (0..devices).map(create).collect();
         let domain = |device: &Device| device.alloc_pd().expect("a working device");
         let domains: Vec<_> = devices.iter().map(domain).collect();

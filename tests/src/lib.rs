@@ -13,6 +13,7 @@
 
 pub mod allocations;
 pub mod behaviours;
+pub mod cancel;
 pub mod choices;
 pub mod endpoint;
 pub mod ends;

@@ -10,8 +10,8 @@ use polyrail_core::verbs::{
 };
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq, VirtualWc};
 use polyrail_core::virtual_qp::{
-    Config, ControlMessage, PassThroughOrder, RailEvent, RailFailure, RailId, Rejected, Scheme,
-    VirtualQp,
+    CANCEL_VERSION, Config, ControlMessage, PassThroughOrder, RailEvent, RailFailure, RailId,
+    Rejected, Scheme, VirtualQp,
 };
 use std::mem::MaybeUninit;
 
@@ -205,7 +205,8 @@ impl Setup {
         let nic = Nic::new();
         let cqs: Vec<_> =
             (0..self.devices).map(|device| nic.cq(device as u32, self.cq_capacity)).collect();
-        let (qp, rails, notify) = self.build_qp(&nic, &cqs, FIRST_QP_NUM);
+        let (mut qp, rails, notify) = self.build_qp(&nic, &cqs, FIRST_QP_NUM);
+        qp.set_peer_cancel_version(CANCEL_VERSION);
         let mut cq = VirtualCq::new(cqs.iter().cloned()).expect("room for all queues");
         cq.attach(0, &qp).expect("the rig attaches");
         Rig { nic, cqs, rails, notify, qp, cq }
@@ -314,6 +315,13 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Rig<RAILS, DEPTH,
             self.qp.post_send(&request).expect("an accepted request");
         }
         self.qp.invariants();
+    }
+
+    /// Posts requests that must be accepted, with one call. The data of several short requests then
+    /// goes over the rails, and that of none with its notify.
+    pub fn post_together<'w>(&mut self, requests: impl IntoIterator<Item = SendWr<'w>>) {
+        let requests: Vec<_> = requests.into_iter().collect();
+        self.qp.post_many(&requests).expect("accepted requests");
     }
 
     /// One poll without foreign completions and errors.

@@ -57,7 +57,9 @@ impl World {
         let fabric = Fabric::threaded();
         let host = |name: &str| {
             [0, 1].map(|at| {
-                let device = fabric.create_device(DeviceConfig::named(format!("{name}{at}")));
+                let config = DeviceConfig::named(format!("{name}{at}"));
+                let config = DeviceConfig { full_queues: true, ..config };
+                let device = fabric.create_device(config);
                 device.alloc_pd().expect("a device")
             })
         };

@@ -128,7 +128,8 @@ struct World {
 impl World {
     fn new(shapes: [EndpointBuilder; 3]) -> Self {
         let fabric = Fabric::threaded();
-        let device = |name| fabric.create_device(DeviceConfig::named(name));
+        let full = |name| DeviceConfig { full_queues: true, ..DeviceConfig::named(name) };
+        let device = |name| fabric.create_device(full(name));
         let [near, far] = ["near", "far"].map(|name| device(name).alloc_pd().expect("a device"));
         let set = |domain| -> EndpointSet {
             EndpointSet::build(shapes.map(|builder| (builder, [domain]))).expect("a set")

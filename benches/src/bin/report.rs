@@ -283,6 +283,7 @@ fn print_sizes(out: &mut impl Write) -> io::Result<()> {
     const fn size<const RAILS: usize>() -> usize {
         size_of::<VirtualQp<NullQp, RAILS, DEPTH, WRS>>()
     }
+    let small = size_of::<VirtualQp<NullQp, 4, 64, 64>>();
     writeln!(
         out,
         "\nsize_of VirtualQp, {DEPTH} deep, {WRS} requests (a queue pair handle of {} bytes)",
@@ -291,6 +292,11 @@ fn print_sizes(out: &mut impl Write) -> io::Result<()> {
     for (rails, bytes) in [(2, size::<2>()), (4, size::<4>()), (8, size::<8>())] {
         writeln!(out, "  {rails} rails {bytes:>7} bytes ({:.1} KiB)", bytes as f64 / 1024.0)?;
     }
+    writeln!(
+        out,
+        "64 deep, 64 requests\n  4 rails {small:>7} bytes ({:.1} KiB)",
+        small as f64 / 1024.0
+    )?;
     Ok(())
 }
 

@@ -87,6 +87,9 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Messages<Q, C, S> {
             let buffer = RecvBuffer { local: *target, tag: 0, keys: &self.keys };
             self.recvs.push(self.receiver.irecv(&[buffer]).expect("there is room for a burst"));
         }
+        // Sends the offers but the first one.
+        let polled = self.far_cq.poll(&mut *self.receiver, POLL, |_| panic!("all are ours"));
+        debug_assert!(polled.error.is_none());
         reported
     }
 

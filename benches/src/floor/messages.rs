@@ -11,7 +11,7 @@ use crate::workload::{
 };
 use polyrail_core::hardware::{CompletionQueue, QueuePair, ReceiveQueue, RecvBatch};
 use polyrail_core::internals::entry_hash;
-use polyrail_core::p2p::{ENTRY_BYTES, MAX_BUFFERS, RECORD_BYTES};
+use polyrail_core::p2p::{ENTRY_BYTES, RECORD_BYTES};
 use polyrail_core::verbs::{
     Completion, DeviceKeys, Imm, LocalBuffer, Opcode, RecvRequest, SendFlags, SendRequest, Sge,
     WcStatus,
@@ -21,9 +21,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Words of an entry.
 const WORDS: usize = ENTRY_BYTES / 8;
-
-/// Words between the entries of two slots.
-const STRIDE: usize = MAX_BUFFERS * WORDS;
 
 /// Words in front of the entries in the receiver's memory: the records, which are unused here.
 const RECORDS: usize = SLOTS * RECORD_BYTES / 8;
@@ -201,14 +198,19 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Receiver<Q, C, S> {
         self.posted = self.high_water;
     }
 
+    /// Writes the first entry, which the sender may wait for, then all others with one request.
     #[inline]
     fn offer_all(&mut self) {
-        for at in 0..self.targets.len() {
+        self.offer(self.targets[0]);
+        self.write(1);
+        for at in 1..self.targets.len() {
             self.offer(self.targets[at]);
         }
+        self.poll();
+        self.write(self.targets.len() - 1);
     }
 
-    /// Writes the entry for a buffer.
+    /// Makes the entry for a buffer.
     #[inline]
     fn offer(&mut self, target: LocalBuffer) {
         let slot = self.next as usize % SLOTS;
@@ -216,16 +218,25 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Receiver<Q, C, S> {
         self.waiting += 1;
         self.refill();
         self.slots[slot] = Arriving::default();
-        let entry = slot * STRIDE;
+        let entry = slot * WORDS;
         let place: &[_; WORDS] = self.words[RECORDS + entry..].first_chunk().expect("a ring");
-        let rail = &mut self.rails[0];
-        let keys = self.keys[rail.keys_at];
+        let keys = self.keys[self.rails[0].keys_at];
         let length = u64::from(target.length());
         let mut words = [target.addr(), length, u64::from(keys.rkey), 0, 0, 0, 1, 0];
         words[WORDS - 1] = self.next.wrapping_add(entry_hash(&words));
         for (place, word) in place.iter().zip(words) {
             place.store(word.to_le(), Ordering::Relaxed);
         }
+    }
+
+    /// Writes the newest entries, which are neighbours: the number of slots is a multiple of a
+    /// burst.
+    #[inline]
+    fn write(&mut self, count: usize) {
+        let entry = (self.next as usize - count) % SLOTS * WORDS;
+        let place = &self.words[RECORDS + entry];
+        let rail = &mut self.rails[0];
+        let keys = self.keys[rail.keys_at];
         self.unsignaled += 1;
         let is_due = self.unsignaled == self.quarter;
         if is_due {
@@ -233,7 +244,8 @@ impl<Q: QueuePair, C: CompletionQueue, S: ReceiveQueue> Receiver<Q, C, S> {
         }
         let (ring, rkey) = self.ring;
         // SAFETY: the null device, on which alone this is posted, does not follow addresses.
-        let local = unsafe { LocalBuffer::new(place.as_ptr().addr() as u64, ENTRY_BYTES as u32) };
+        let local =
+            unsafe { LocalBuffer::new(place.as_ptr().addr() as u64, (count * ENTRY_BYTES) as u32) };
         let request = SendRequest {
             wr_id: self.next,
             flags: if is_due { SendFlags::SIGNALED } else { SendFlags::empty() },
@@ -292,7 +304,7 @@ impl<Q: QueuePair, C: CompletionQueue> Sender<Q, C> {
     #[inline]
     fn send(&mut self, at: usize) {
         let slot = self.next as usize % SLOTS;
-        let entry = load(&self.words[slot * STRIDE..], self.next + 1).expect("it is offered");
+        let entry = load(&self.words[slot * WORDS..], self.next + 1).expect("it is offered");
         self.next += 1;
         self.slots[slot] = self.rails.len() as u32;
         let message = Message { remote_addr: entry[0], ..self.messages[at] };

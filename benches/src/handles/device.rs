@@ -145,6 +145,10 @@ impl Domain for Device {
         0
     }
 
+    fn max_region_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
         let mtu = Mtu::default();
         let gid = Gid::default();

@@ -27,7 +27,7 @@ pub(super) const POLL_ONE: Row = Row {
     floor: || floor_polling(floor::Single::poll_one),
     baseline: baseline_polling,
     engine: || engine_polling(NullSender::poll_one),
-    instruction_limit: 5.3,
+    instruction_limit: 3.95,
     time_limit: None,
     baseline_limit: None,
 };

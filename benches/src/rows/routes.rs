@@ -39,8 +39,8 @@ pub(super) const RANDOM: Row = Row {
     },
     baseline: || baseline_many(any),
     engine: || engine_many::<MANY_ROUTES>(MANY, any),
-    instruction_limit: 2.48,
-    time_limit: Some(1.4),
+    instruction_limit: 1.87,
+    time_limit: Some(1.9),
     baseline_limit: None,
 };
 

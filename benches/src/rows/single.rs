@@ -27,8 +27,8 @@ pub(super) const POLL: Row = Row {
     floor: || floor_polling(floor::Single::poll),
     baseline: baseline_polling,
     engine: || engine_polling(NullSender::poll),
-    instruction_limit: 1.47,
-    time_limit: Some(1.3),
+    instruction_limit: 1.31,
+    time_limit: Some(1.4),
     baseline_limit: None,
 };
 
@@ -53,7 +53,7 @@ pub(super) const CYCLE: Row = Row {
             black_box(sender.poll());
         })
     },
-    instruction_limit: 1.19,
+    instruction_limit: 1.15,
     time_limit: Some(1.3),
     baseline_limit: None,
 };

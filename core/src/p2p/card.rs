@@ -23,6 +23,9 @@ pub struct Ports {
     pub slots: u16,
     /// Whether other rails take over from one that fails.
     pub reroutes: bool,
+    /// How messages are taken back: the [`CANCEL_VERSION`](super::CANCEL_VERSION). Ends of
+    /// different versions send messages all the same, and take nothing back.
+    pub cancel_version: u32,
     /// The place, in the list of this end's devices, of the one that each rail is on.
     pub devices: [u8; MAX_RAILS],
     /// The longest message that each rail's port takes, in bytes.

@@ -9,8 +9,7 @@ use crate::rail::{
 };
 use crate::virtual_cq::VirtualCq;
 
-/// A message from one end of a connection to the other: a
-/// [`ControlMessage`](crate::virtual_qp::ControlMessage) about one queue pair of a rail.
+/// A message from one end of a connection to the other.
 ///
 /// A message carries a state and not an event, so a message that was not sent yet is replaced by
 /// the present state. The engine does no I/O: the owners of both ends carry messages, in order,
@@ -26,16 +25,31 @@ use crate::virtual_cq::VirtualCq;
 ///     state: ReportedState::Fenced,
 ///     arrived: 1000,
 ///     previous_arrived: 0,
+///     on_purpose: false,
 /// };
-/// let control = Control { queue_pair: 5, message: ControlMessage::Rail(report) };
+/// let control = Control::Rail { queue_pair: 5, message: ControlMessage::Rail(report) };
 /// assert_eq!(Control::decode(&control.encode()), Ok(control));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Control {
-    /// The place of the queue pair; 0 in a message about the whole end.
-    pub queue_pair: u8,
-    /// The message about it.
-    pub message: ControlMessage,
+pub enum Control {
+    /// A [`ControlMessage`](crate::virtual_qp::ControlMessage) about one queue pair of a rail, or
+    /// about the whole end.
+    Rail {
+        /// The place of the queue pair; 0 in a message about the whole end.
+        queue_pair: u8,
+        /// The message about it.
+        message: ControlMessage,
+    },
+    /// The receiver wants a receive back ([`Receiver::cancel`](crate::p2p::Receiver::cancel)).
+    Withdraw {
+        /// Number of the receive.
+        number: u64,
+    },
+    /// The sender has written the last byte of a receive that the receiver wants back, if any.
+    Withdrawn {
+        /// Number of the receive.
+        number: u64,
+    },
 }
 
 impl Control {
@@ -44,14 +58,28 @@ impl Control {
 
     /// The byte that is 0 in messages of virtual queue pairs.
     const QUEUE_PAIR: usize = 5;
+    const WITHDRAW: u8 = 5;
+    const WITHDRAWN: u8 = 6;
 
     /// Returns the message as bytes: those of [`ControlMessage::encode`], with the queue pair's
-    /// place in byte 5.
+    /// place in byte 5. In the two others, byte 3 is 5 for Withdraw and 6 for Withdrawn, bytes 4 to
+    /// 7 are 0, and bytes 8 to 15 are the number of the receive in network order.
     pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = self.message.encode();
-        // `ControlMessage` requires a 0 there, so an end of another kind refuses a message about
-        // any queue pair but the first.
-        bytes[Self::QUEUE_PAIR] = self.queue_pair;
+        let (state, number) = match *self {
+            Self::Rail { queue_pair, message } => {
+                let mut bytes = message.encode();
+                // `ControlMessage` requires a 0 there, so an end of another kind refuses a message
+                // about any queue pair but the first.
+                bytes[Self::QUEUE_PAIR] = queue_pair;
+                return bytes;
+            }
+            Self::Withdraw { number } => (Self::WITHDRAW, number),
+            Self::Withdrawn { number } => (Self::WITHDRAWN, number),
+        };
+        let mut bytes = [0; Self::BYTES];
+        bytes[..3].copy_from_slice(&ControlMessage::MAGIC);
+        bytes[3] = state;
+        bytes[8..].copy_from_slice(&number.to_be_bytes());
         bytes
     }
 
@@ -61,6 +89,10 @@ impl Control {
     ///
     /// [`encode`](Self::encode) does not produce these bytes.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, ControlDecodeError> {
+        let is_about_a_receive = matches!(bytes[3], Self::WITHDRAW | Self::WITHDRAWN);
+        if bytes.starts_with(&ControlMessage::MAGIC) && is_about_a_receive {
+            return Self::decode_receive(bytes);
+        }
         let mut bytes = *bytes;
         let at = Self::QUEUE_PAIR;
         let queue_pair = core::mem::take(&mut bytes[at]);
@@ -69,7 +101,21 @@ impl Control {
         if message == ControlMessage::Error && queue_pair != 0 {
             return Err(ControlDecodeError::Reserved { at, value: queue_pair });
         }
-        Ok(Self { queue_pair, message })
+        Ok(Self::Rail { queue_pair, message })
+    }
+
+    /// Reads a message about a receive.
+    fn decode_receive(bytes: &[u8; Self::BYTES]) -> Result<Self, ControlDecodeError> {
+        let [_, _, _, state, pad0, pad1, pad2, pad3, number @ ..] = *bytes;
+        let pads = (4..).zip([pad0, pad1, pad2, pad3]);
+        if let Some((at, value)) = { pads }.find(|(_, value)| *value != 0) {
+            return Err(ControlDecodeError::Reserved { at, value });
+        }
+        let number = u64::from_be_bytes(number);
+        Ok(match state {
+            Self::WITHDRAW => Self::Withdraw { number },
+            _ => Self::Withdrawn { number },
+        })
     }
 }
 
@@ -95,6 +141,22 @@ pub(crate) trait End: Rails<Place = usize> + Sealed {
     /// A new queue pair is at this place, connected to the peer's device at `peer_device` of its
     /// list.
     fn replaced(&mut self, place: usize, peer_device: u8);
+
+    /// Returns the next message about a receive that the receiver wants back.
+    fn next_withdrawal(&mut self) -> Option<Control>;
+
+    /// The receiver wants a receive back.
+    fn withdraw(&mut self, number: u64) -> Result<(), ControlError> {
+        Err(ControlError::NoReceive { number })
+    }
+
+    /// The sender writes nothing more of a receive.
+    fn withdrawn(&mut self, number: u64) -> Result<(), ControlError> {
+        Err(ControlError::NoReceive { number })
+    }
+
+    /// The link broke: the receiver asks again.
+    fn repeat_withdrawals(&mut self) {}
 }
 
 /// What the owner of a [`Sender`](crate::p2p::Sender) or a [`Receiver`](crate::p2p::Receiver) does
@@ -129,6 +191,13 @@ pub trait ConnectionEnd<Q>: Sealed {
     /// Returns where a queue pair stands between failure and return, and its generation: 0 for the
     /// first one in its place.
     fn queue_pair_state(&self, queue_pair: usize) -> Option<(RailState, u16)>;
+
+    /// Whether a queue pair is out of service on purpose, or perhaps: it failed after the peer was
+    /// asked to fence it. See [`Sender::cancel`](crate::p2p::Sender::cancel).
+    fn is_out_on_purpose(&self, queue_pair: usize) -> bool;
+
+    /// Whether this end asks the peer to fence a queue pair on purpose, and has no answer.
+    fn asks_for_fence(&self, queue_pair: usize) -> bool;
 
     /// The owner reports that a queue pair has failed: its port went down, it makes no progress.
     /// Returns whether that changed anything: not without
@@ -197,20 +266,34 @@ where
         if !self.has_failed() && !self.prepare_message() {
             return None;
         }
-        self.next_message().map(|(place, message)| {
+        if let Some((place, message)) = self.next_message() {
             // Places have 7 bits, which `new` checks.
-            Control { queue_pair: place.unwrap_or_default() as u8, message }
-        })
+            let queue_pair = place.unwrap_or_default() as u8;
+            return Some(Control::Rail { queue_pair, message });
+        }
+        // Behind the fences, of which the last one made an answer possible.
+        if self.has_failed() { None } else { self.next_withdrawal() }
     }
 
     fn control(&mut self, control: Control) -> Result<(), ControlError> {
-        // A rail has several queue pairs, so the message's rail alone does not name one.
-        // `handle_report` checks that the two agree.
-        self.handle(control.message, |_| usize::from(control.queue_pair))
+        match control {
+            // A rail has several queue pairs, so the message's rail alone does not name one.
+            // `handle_report` checks that the two agree.
+            Control::Rail { queue_pair, message } => {
+                self.handle(message, |_| usize::from(queue_pair))
+            }
+            Control::Withdraw { number } | Control::Withdrawn { number } => {
+                self.handle_with(|this| match control {
+                    Control::Withdraw { .. } => this.withdraw(number),
+                    _ => this.withdrawn(number),
+                })
+            }
+        }
     }
 
     fn control_lost(&mut self) {
         self.repeat_messages();
+        self.repeat_withdrawals();
     }
 
     fn ignored_controls(&self) -> u64 {
@@ -224,6 +307,14 @@ where
     fn queue_pair_state(&self, queue_pair: usize) -> Option<(RailState, u16)> {
         let lifecycle = &self.rail_at(queue_pair)?.health().lifecycle;
         Some((lifecycle.state(), lifecycle.generation()))
+    }
+
+    fn is_out_on_purpose(&self, queue_pair: usize) -> bool {
+        self.rail_at(queue_pair).is_some_and(|rail| rail.health().lifecycle.is_out_on_purpose())
+    }
+
+    fn asks_for_fence(&self, queue_pair: usize) -> bool {
+        self.rail_at(queue_pair).is_some_and(|rail| rail.health().lifecycle.asks_for_fence())
     }
 
     fn fail_queue_pair(&mut self, queue_pair: usize) -> bool {
@@ -266,12 +357,29 @@ mod tests {
 
     #[test]
     fn an_error_is_about_no_queue_pair() {
-        let error = Control { queue_pair: 0, message: ControlMessage::Error };
+        let error = Control::Rail { queue_pair: 0, message: ControlMessage::Error };
         let mut bytes = error.encode();
         assert_eq!(Control::decode(&bytes), Ok(error));
         bytes[5] = 3;
         assert_eq!(Control::decode(&bytes), Err(ControlDecodeError::Reserved { at: 5, value: 3 }));
         bytes[0] = 0;
         assert!(Control::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn what_is_about_a_receive_has_one_form() {
+        let number = 0x0102_0304_0506_0708;
+        for (control, state) in
+            [(Control::Withdraw { number }, 5), (Control::Withdrawn { number }, 6)]
+        {
+            let bytes = [b'P', b'R', 1, state, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+            assert_eq!(control.encode(), bytes);
+            assert_eq!(Control::decode(&bytes), Ok(control));
+            for at in 0..8 {
+                let mut other = bytes;
+                other[at] ^= 0x40;
+                assert!(Control::decode(&other).is_err(), "byte {at}");
+            }
+        }
     }
 }

@@ -43,6 +43,21 @@ pub const ENTRY_BYTES: usize = 64;
 /// Words of an entry.
 pub(crate) const ENTRY_WORDS: usize = ENTRY_BYTES / size_of::<u64>();
 
+/// Words of a ring of entries for this many slots.
+pub const fn ring_words(slots: usize) -> usize {
+    slots * (1 + MAX_BUFFERS) * ENTRY_WORDS
+}
+
+/// Returns the place of the first entry in a ring of entries for this many `slots`, in words: of
+/// the receive in `slot` with `count` buffers.
+// Receives of one buffer have a part of the ring for themselves, in which neighbouring slots are
+// neighbours in memory, so one WRITE can offer several of them.
+#[inline]
+pub const fn entry_word(slots: usize, slot: usize, count: usize) -> usize {
+    let place = if count == 1 { slot } else { slots + slot * MAX_BUFFERS };
+    place * ENTRY_WORDS
+}
+
 /// Keys in an entry: one for each device of the receiver.
 pub(crate) const ENTRY_KEYS: usize = 8;
 

@@ -100,6 +100,12 @@ pub enum ProtocolError {
         /// The reason.
         source: RecordError,
     },
+    /// The peer sent that it writes nothing more of a receive, and then a message for it.
+    #[error("a message arrived in slot {slot}, whose receive the peer had given back")]
+    GivenBack {
+        /// The slot.
+        slot: u8,
+    },
     /// An entry of a receive is invalid.
     #[error("the entries of receive {number} are invalid")]
     Entry {
@@ -242,6 +248,17 @@ pub enum CallError {
     /// The handle belongs to no request: `test` has reported it, or it is of another connection.
     #[error("request {number} is unknown, or its result was already returned")]
     NoRequest {
+        /// The number in the handle.
+        number: u64,
+    },
+    /// The message was taken back, by this end or by the peer ([`Sender::cancel`],
+    /// [`Receiver::cancel`]). The buffers belong to the caller again; those of a receive may have
+    /// been written in part.
+    ///
+    /// [`Sender::cancel`]: super::Sender::cancel
+    /// [`Receiver::cancel`]: super::Receiver::cancel
+    #[error("message {number} was taken back")]
+    TakenBack {
         /// The number in the handle.
         number: u64,
     },

@@ -1,6 +1,7 @@
 //! The list of the queue pairs of one end: how it is made, connected and searched; and the end's
 //! failure.
 
+use super::cancel::CANCEL_VERSION;
 use super::card::Ports;
 use super::error::{BuildError, Failure};
 use super::immediate::SIZE_UNIT;
@@ -229,7 +230,9 @@ pub(super) fn ports<Q, const DEPTH: usize>(
     slots: usize,
     reroutes: bool,
 ) -> Ports {
-    let mut ports = Ports { rails, slots: slots as u16, reroutes, ..Ports::default() };
+    let cancel_version = if reroutes { CANCEL_VERSION } else { 0 };
+    let mut ports =
+        Ports { rails, slots: slots as u16, reroutes, cancel_version, ..Ports::default() };
     // Backwards, so that the first queue pair of each rail is the one whose values stay.
     for lane in lanes.iter().rev() {
         ports.devices[usize::from(lane.rail)] = lane.device_at;

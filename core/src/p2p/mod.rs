@@ -100,6 +100,7 @@
 // pairs fail and return. `sender` and `receiver` are the ends, with one file for each step of a
 // message.
 
+mod cancel;
 mod card;
 mod control;
 mod draining;
@@ -116,6 +117,7 @@ mod record;
 mod sender;
 mod split;
 
+pub use cancel::{CANCEL_VERSION, CancelError};
 pub use card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
 pub use control::{ConnectionEnd, Control};
 pub use entry::{ENTRY_BYTES, Entry, EntryError, EntryForm, MAX_BUFFERS};

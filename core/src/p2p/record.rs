@@ -2,7 +2,8 @@
 //!
 //! A record is 64 bytes for each slot, in the receiver's memory: word i is the size of buffer i in
 //! bytes, little endian. The sender writes as many words as there are buffers, with the signal of
-//! the leader rail and with every moved share. The receiver poisons the words before the sender may
+//! the leader rail and with every moved share. In the record of a message that was taken back, the
+//! words have a value that is no size. The receiver poisons the words before the sender may
 //! write them, so that a record that was not written is detected.
 //!
 //! The record is read after the completion of the immediate that carried it, and no correct peer
@@ -20,6 +21,9 @@ pub(crate) const RECORD_WORDS: usize = MAX_BUFFERS;
 
 /// A value that is not a size, since lengths have 32 bits.
 const POISON: u64 = u64::MAX;
+
+/// The first word of the record of a message that was taken back. It is not a size either.
+const VOID: u64 = u64::MAX - 1;
 
 /// A record that no correct sender writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +60,20 @@ pub(crate) fn store(words: &[AtomicU64], sizes: impl Iterator<Item = u32>) {
     for (word, size) in words.iter().zip(sizes) {
         word.store(u64::from(size).to_le(), Ordering::Relaxed);
     }
+}
+
+/// Writes to memory that a NIC reads that the message was taken back.
+pub(crate) fn store_void(words: &[AtomicU64]) {
+    for word in words {
+        word.store(VOID.to_le(), Ordering::Relaxed);
+    }
+}
+
+/// Whether a NIC wrote that the message was taken back.
+pub(crate) fn is_void(words: &[AtomicU64]) -> bool {
+    // As in `load`.
+    fence(Ordering::Acquire);
+    words.first().is_some_and(|word| u64::from_le(word.load(Ordering::Relaxed)) == VOID)
 }
 
 /// Copies the sizes of a message out of memory that a NIC wrote, and checks them against the
@@ -108,6 +126,17 @@ mod tests {
         store(&words, [1, 2].into_iter());
         assert_eq!(load(&words, &[8; 3]), Err(RecordError::NotWritten { buffer: 2 }));
         assert!(load(&words, &[8; 2]).is_ok());
+    }
+
+    #[test]
+    fn a_message_that_was_taken_back_is_recognised() {
+        let words = memory();
+        assert!(!is_void(&words), "nothing was written");
+        store(&words, [u32::MAX].into_iter());
+        assert!(!is_void(&words), "no size is taken for it");
+        store_void(&words);
+        assert!(is_void(&words));
+        assert!(load(&words, &[u32::MAX]).is_err(), "nor is it taken for a size");
     }
 
     #[test]

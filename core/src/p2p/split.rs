@@ -140,6 +140,10 @@ impl Split {
         Self { policy, threshold, turn: MAX_RAILS as u8 - 1 }
     }
 
+    pub(crate) const fn set_policy(&mut self, policy: SplitPolicy) {
+        self.policy = policy;
+    }
+
     /// Returns the parts of a buffer that is split evenly, and the rails that carry one; `None` if
     /// the buffer is not split, or by another policy.
     #[inline]

@@ -30,6 +30,9 @@ pub struct RailReport {
     pub arrived: u32,
     /// The final count of the generation before; 0 in the first generation.
     pub previous_arrived: u32,
+    /// Nothing is wrong with the rail: it is fenced on purpose, to take requests back. Only in
+    /// Failed and Fenced.
+    pub on_purpose: bool,
 }
 
 /// A message from one end of a virtual queue pair to the other.
@@ -48,6 +51,7 @@ pub struct RailReport {
 ///     state: ReportedState::Fenced,
 ///     arrived: 1000,
 ///     previous_arrived: 0,
+///     on_purpose: false,
 /// };
 /// let bytes = ControlMessage::Rail(report).encode();
 /// assert_eq!(ControlMessage::decode(&bytes), Ok(ControlMessage::Rail(report)));
@@ -87,15 +91,17 @@ impl ControlMessage {
     pub const BYTES: usize = 16;
 
     /// "PR", and the version of the encoding.
-    const MAGIC: [u8; 3] = [b'P', b'R', 1];
+    pub(crate) const MAGIC: [u8; 3] = [b'P', b'R', 1];
     const ERROR: u8 = 4;
+    /// Bit of the state byte of a fence on purpose.
+    const ON_PURPOSE: u8 = 1 << 7;
 
     /// Returns the message as bytes, with numbers in network order:
     ///
     /// | bytes | |
     /// |---|---|
     /// | 0 to 2 | `50 52 01` |
-    /// | 3 | 1 Failed, 2 Fenced, 3 Ready, 4 Error |
+    /// | 3 | 1 Failed, 2 Fenced, 3 Ready, 4 Error; bit 7 is set in Failed and Fenced of a fence on purpose |
     /// | 4 | the rail's number, 15 for the notify queue pair |
     /// | 5 | 0 |
     /// | 6, 7 | generation |
@@ -109,7 +115,8 @@ impl ControlMessage {
         // No state has this number, so one byte distinguishes all messages.
         bytes[3] = Self::ERROR;
         if let Self::Rail(report) = self {
-            bytes[3] = report.state as u8;
+            let on_purpose = if report.on_purpose { Self::ON_PURPOSE } else { 0 };
+            bytes[3] = report.state as u8 | on_purpose;
             bytes[4] = report.rail.number();
             bytes[6..8].copy_from_slice(&report.generation.to_be_bytes());
             bytes[8..12].copy_from_slice(&report.arrived.to_be_bytes());
@@ -128,9 +135,12 @@ impl ControlMessage {
         if [m0, m1, m2] != Self::MAGIC {
             return Err(ControlDecodeError::Magic([m0, m1, m2]));
         }
+        const FAILED_ON_PURPOSE: u8 = 1 | ControlMessage::ON_PURPOSE;
+        const FENCED_ON_PURPOSE: u8 = 2 | ControlMessage::ON_PURPOSE;
+        let on_purpose = state & Self::ON_PURPOSE != 0;
         let state = match state {
-            1 => ReportedState::Failed,
-            2 => ReportedState::Fenced,
+            1 | FAILED_ON_PURPOSE => ReportedState::Failed,
+            2 | FENCED_ON_PURPOSE => ReportedState::Fenced,
             3 => ReportedState::Ready,
             // Each message has one form: the decoder takes only what the encoder writes.
             Self::ERROR => return zeros(bytes, 4).map(|()| Self::Error),
@@ -153,6 +163,7 @@ impl ControlMessage {
             state,
             arrived: u32::from_be_bytes([a0, a1, a2, a3]),
             previous_arrived: u32::from_be_bytes([p0, p1, p2, p3]),
+            on_purpose,
         }))
     }
 }
@@ -174,9 +185,18 @@ mod tests {
                 for (generation, arrived, previous_arrived) in
                     [(0, 0, u32::MAX), (u16::MAX, u32::MAX, 0), (0x0102, 0x0304_0506, 0x0708_090A)]
                 {
-                    let report = RailReport { rail, generation, state, arrived, previous_arrived };
-                    let message = ControlMessage::Rail(report);
-                    assert_eq!(ControlMessage::decode(&message.encode()), Ok(message));
+                    for on_purpose in [false, state != ReportedState::Ready] {
+                        let report = RailReport {
+                            rail,
+                            generation,
+                            state,
+                            arrived,
+                            previous_arrived,
+                            on_purpose,
+                        };
+                        let message = ControlMessage::Rail(report);
+                        assert_eq!(ControlMessage::decode(&message.encode()), Ok(message));
+                    }
                 }
             }
         }
@@ -194,8 +214,12 @@ mod tests {
             state: ReportedState::Fenced,
             arrived: 0x0304_0506,
             previous_arrived: 0x0708_090A,
+            on_purpose: false,
         };
-        let bytes = [0x50, 0x52, 1, 2, 15, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+        let mut bytes = [0x50, 0x52, 1, 2, 15, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+        assert_eq!(ControlMessage::Rail(report).encode(), bytes);
+        bytes[3] = 0x82;
+        let report = RailReport { on_purpose: true, ..report };
         assert_eq!(ControlMessage::Rail(report).encode(), bytes);
         let mut error = [0; 16];
         error[..4].copy_from_slice(&[0x50, 0x52, 1, 4]);
@@ -215,6 +239,9 @@ mod tests {
         assert_eq!(with(2, 2), Err(ControlDecodeError::Magic([0x50, 0x52, 2])));
         assert_eq!(with(3, 0), Err(ControlDecodeError::State(0)));
         assert_eq!(with(3, 5), Err(ControlDecodeError::State(5)));
+        assert_eq!(with(3, 0x80), Err(ControlDecodeError::State(0x80)));
+        assert_eq!(with(3, 0x83), Err(ControlDecodeError::State(0x83)), "Ready is no fence");
+        assert_eq!(with(3, 0x84), Err(ControlDecodeError::State(0x84)));
         assert_eq!(with(4, 8), Err(ControlDecodeError::Rail(8)));
         assert_eq!(with(4, 16), Err(ControlDecodeError::Rail(16)));
         assert_eq!(with(5, 1), Err(ControlDecodeError::Reserved { at: 5, value: 1 }));

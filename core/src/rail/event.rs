@@ -37,7 +37,7 @@ pub enum RailEventKind {
         /// Physical requests that were in flight and had arrived.
         arrived: u32,
         /// Physical requests that were in flight and are posted again, whether they had arrived or
-        /// not.
+        /// not, unless their request was taken back.
         again: u32,
     },
 }
@@ -53,12 +53,24 @@ pub enum FailedBecause {
     Lost,
     /// The peer reported that it failed.
     Peer,
+    /// It did not fail: it is fenced, so that requests can be
+    /// [taken back](crate::virtual_qp::VirtualQp::cancel).
+    OnPurpose,
+    /// The same, for the peer.
+    PeerOnPurpose,
+}
+
+impl FailedBecause {
+    /// Whether nothing is wrong with the rail.
+    pub const fn is_on_purpose(&self) -> bool {
+        matches!(self, Self::OnPurpose | Self::PeerOnPurpose)
+    }
 }
 
 /// The number of events that are kept of one rail.
 // One call adds at most four: the rail's failure and fence, and those of the peer's next queue
 // pair, which failed before there was one here. More than five do not fit the memory that a virtual
-// queue pair of four rails may take, 68 KiB.
+// queue pair of four rails may take, 66 KiB.
 const KEPT: usize = 5;
 
 /// The events of one rail that its owner has not taken, oldest first. The oldest are dropped if

@@ -83,6 +83,12 @@ pub(crate) trait PhysicalRail {
         self.health().lifecycle.is_in_service()
     }
 
+    /// Whether it counts as in service where a minimum number of rails has to be: also while it is
+    /// out on purpose, since nothing is wrong with it.
+    fn counts_as_in_service(&self) -> bool {
+        self.is_in_service() || self.health().lifecycle.is_out_on_purpose()
+    }
+
     /// Puts a new queue pair in the place of the one that failed, which it returns. `device_at` is
     /// the place of the new one's device. Receives may be posted to it; requests wait until both
     /// ends are ready.

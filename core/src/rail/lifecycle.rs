@@ -94,6 +94,12 @@ pub enum ControlError {
     /// The connection does not re-route: nothing changed.
     #[error("the peer sent a control message, but failed rails are not re-routed here")]
     NotRerouting,
+    /// The peer wants a receive back, or answers for one, that cannot be under way.
+    #[error("the peer sent that receive {number} is taken back, which cannot be under way")]
+    NoReceive {
+        /// Number of the receive.
+        number: u64,
+    },
     /// It is for an end that is not here, of endpoints whose messages go one way: nothing changed.
     #[error(
         "the peer sent a control message for an end that does not exist here: messages go one way only"
@@ -122,6 +128,27 @@ impl Effects {
         Self { stopped: false, fenced: None, adopted: false, returned: false, ignored: true };
 }
 
+/// How far a fence on purpose is.
+///
+/// The end that is asked stops its queue pair first. In the other order, its own requests would
+/// stay unanswered, and could fail the rail before it knows why. Atomics, of which no count says
+/// whether they were executed, would not survive the fence: new ones wait until it is over, and
+/// those in flight are awaited before this end asks, or stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    None,
+    /// This end wants it, and waits for its atomics.
+    Wanted,
+    /// This end asks the peer.
+    Asked,
+    /// The peer asks for it, and this end waits for its atomics.
+    Owed,
+    /// The rail is out for it, until a replacement is in service, or fails.
+    Out,
+    /// It failed after this end had asked, perhaps because the peer's queue pair had stopped.
+    PerhapsOut,
+}
+
 /// The state of one rail, and what both ends have reported about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lifecycle {
@@ -139,6 +166,7 @@ pub(crate) struct Lifecycle {
     has_failed: bool,
     /// Its state is to be reported to the peer.
     dirty: bool,
+    purpose: Purpose,
 }
 
 impl Lifecycle {
@@ -151,6 +179,7 @@ impl Lifecycle {
         peer_is_ready: false,
         has_failed: false,
         dirty: false,
+        purpose: Purpose::None,
     };
 
     #[inline]
@@ -188,21 +217,83 @@ impl Lifecycle {
         matches!(self.state, RailState::Draining | RailState::Fenced)
     }
 
-    /// The rail failed here, or its owner reported that. Returns whether that is new.
-    pub(crate) fn fail(&mut self) -> bool {
-        let is_new = self.stop();
+    /// The rail failed here, or its owner reported that, or it is fenced on purpose. Returns
+    /// whether that is new.
+    pub(crate) fn fail(&mut self, on_purpose: bool) -> bool {
+        let has_asked = self.purpose == Purpose::Asked;
+        let is_new = self.stop(on_purpose);
+        if has_asked && !on_purpose {
+            self.purpose = Purpose::PerhapsOut;
+        }
         // A failure that the peer reported is not reported back: `stop` alone sets no report.
         self.dirty |= is_new;
         is_new
     }
 
-    fn stop(&mut self) -> bool {
+    /// Whether the rail is out on purpose: it counts as in service, because nothing is wrong with
+    /// it.
+    pub(crate) const fn is_out_on_purpose(&self) -> bool {
+        matches!(self.purpose, Purpose::Out | Purpose::PerhapsOut)
+    }
+
+    /// A fence on purpose that is awaited counts as a failure from now on. Returns whether that is
+    /// new.
+    pub(crate) fn end_purpose(&mut self) -> bool {
+        let ends = self.awaits_fence() && self.is_out_on_purpose();
+        if ends {
+            self.purpose = Purpose::None;
+        }
+        ends
+    }
+
+    /// Whether new atomics wait for a fence on purpose.
+    pub(crate) const fn holds_atomics(&self) -> bool {
+        matches!(self.purpose, Purpose::Wanted | Purpose::Asked | Purpose::Owed)
+    }
+
+    /// Whether a fence on purpose waits for atomics of this end.
+    pub(crate) const fn awaits_atomics(&self) -> bool {
+        matches!(self.purpose, Purpose::Wanted | Purpose::Owed)
+    }
+
+    /// Whether this end asks for a fence on purpose.
+    pub(crate) const fn asks_for_fence(&self) -> bool {
+        matches!(self.purpose, Purpose::Asked)
+    }
+
+    /// Whether the peer asks for a fence on purpose.
+    pub(crate) const fn owes_fence(&self) -> bool {
+        matches!(self.purpose, Purpose::Owed)
+    }
+
+    /// A fence on purpose is wanted, or not any more, which comes too late once the peer was asked.
+    pub(crate) fn want_fence(&mut self, is_wanted: bool) {
+        self.purpose = match (self.purpose, is_wanted) {
+            (Purpose::None, true) if self.is_in_service() => Purpose::Wanted,
+            (Purpose::Wanted, false) => Purpose::None,
+            (other, _) => other,
+        };
+    }
+
+    /// Nothing here would be lost with the fence that is wanted, so the peer is asked. Its report
+    /// that its own queue pair stopped is the answer.
+    pub(crate) fn ask_for_fence(&mut self) {
+        if self.purpose == Purpose::Wanted {
+            self.purpose = Purpose::Asked;
+            self.dirty = true;
+        }
+    }
+
+    fn stop(&mut self, on_purpose: bool) -> bool {
         // A rail that is Draining has failed already. Fenced and Down have no queue pair that could
         // fail.
         let is_new = self.takes_receives();
         if is_new {
             self.state = RailState::Draining;
             self.has_failed = true;
+            // A replacement that fails, and a rail that fails while it waits to be fenced, is out
+            // for that.
+            self.purpose = if on_purpose { Purpose::Out } else { Purpose::None };
         }
         is_new
     }
@@ -224,9 +315,12 @@ impl Lifecycle {
         // Read first, because `next` clears what belongs to the old generation. The peer may have
         // replaced its queue pair earlier, and repeats its Ready only on a new link.
         let peer_is_ready = self.peer_is_ready;
+        let purpose = self.purpose;
         self.next(RailState::Joining);
         if peer_is_ready {
             self.state = RailState::InService;
+        } else {
+            self.purpose = purpose;
         }
         peer_is_ready
     }
@@ -254,6 +348,8 @@ impl Lifecycle {
     /// The state that a report gives to the peer.
     pub(crate) const fn reported_state(&self) -> ReportedState {
         match self.state {
+            // The queue pair answers still, so that the peer's atomics can complete.
+            RailState::InService if matches!(self.purpose, Purpose::Asked) => ReportedState::Failed,
             // In service here does not mean in service there: the peer may have missed the Ready.
             RailState::InService | RailState::Joining => ReportedState::Ready,
             RailState::Draining => ReportedState::Failed,
@@ -267,7 +363,9 @@ impl Lifecycle {
         self.dirty = false;
         let state = self.reported_state();
         let Self { generation, arrived, previous_arrived, .. } = *self;
-        RailReport { rail, generation, state, arrived, previous_arrived }
+        let on_purpose =
+            matches!(self.purpose, Purpose::Asked | Purpose::Out) && state != ReportedState::Ready;
+        RailReport { rail, generation, state, arrived, previous_arrived, on_purpose }
     }
 
     /// Reports may have been lost with a link: the state is reported again, if the rail ever
@@ -275,19 +373,21 @@ impl Lifecycle {
     /// Fenced and Ready.
     pub(crate) fn repeat(&mut self) {
         self.dirty |= self.has_failed;
+        self.dirty |= self.purpose == Purpose::Asked;
     }
 
     /// Handles the peer's report. `posted` is the number of requests posted to the queue pair in
-    /// place that the peer counts, modulo 2^32.
+    /// place that the peer counts, modulo 2^32; `has_atomics` is set if it has atomics in flight.
     pub(crate) fn handle(
         &mut self,
         report: &RailReport,
         posted: u32,
+        has_atomics: bool,
     ) -> Result<Effects, ControlError> {
         // Modulo 2^16: a difference of more than half the cycle is a generation of the past.
         match report.generation.wrapping_sub(self.generation) as i16 {
             ..0 => Ok(Effects::IGNORED),
-            0 => self.handle_current(report, posted),
+            0 => self.handle_current(report, posted, has_atomics),
             1 => self.handle_next(report, posted),
             // The peer replaces a rail only when it is Down there, which takes the Fenced of this
             // end. So it is at most one generation ahead.
@@ -309,17 +409,25 @@ impl Lifecycle {
         &mut self,
         report: &RailReport,
         posted: u32,
+        has_atomics: bool,
     ) -> Result<Effects, ControlError> {
         match report.state {
+            // The peer's queue pair answers until this one has stopped.
+            ReportedState::Failed if report.on_purpose && has_atomics && self.is_in_service() => {
+                let ignored = self.owes_fence();
+                self.purpose = Purpose::Owed;
+                Ok(Effects { ignored, ..Effects::default() })
+            }
             ReportedState::Failed => {
-                let stopped = self.stop();
+                let stopped = self.stop(report.on_purpose);
                 Ok(Effects { stopped, ignored: !stopped, ..Effects::default() })
             }
-            ReportedState::Fenced => self.handle_fenced(report.rail, report.arrived, posted),
+            ReportedState::Fenced => self.handle_fenced(report, report.arrived, posted),
             // A late Ready is of a queue pair that failed meanwhile: kept, it would put the next
             // one into service before the peer has one.
             ReportedState::Ready if self.state == RailState::Joining => {
                 self.state = RailState::InService;
+                self.purpose = Purpose::None;
                 Ok(Effects { returned: true, ..Effects::default() })
             }
             ReportedState::Ready => Ok(Effects::IGNORED),
@@ -328,10 +436,11 @@ impl Lifecycle {
 
     fn handle_fenced(
         &mut self,
-        rail: RailId,
+        report: &RailReport,
         arrived: u32,
         posted: u32,
     ) -> Result<Effects, ControlError> {
+        let rail = report.rail;
         if let Some(before) = self.peer_arrived {
             let changed = ControlError::Changed { rail, before, again: arrived };
             // The count is final, so only a repetition after a broken link may come.
@@ -343,7 +452,7 @@ impl Lifecycle {
         }
         // A Fenced replaces a Failed that was not sent yet, so it may be the first news of the
         // failure.
-        let stopped = self.stop();
+        let stopped = self.stop(report.on_purpose);
         self.peer_arrived = Some(arrived);
         let mut fenced = None;
         // While this end drains, the count waits in `peer_arrived` for `drained`.
@@ -362,9 +471,7 @@ impl Lifecycle {
                 // The peer cannot be Down without the Fenced of this end, which was not sent yet.
                 return Err(self.unexpected(report));
             }
-            RailState::Fenced => {
-                self.handle_fenced(report.rail, report.previous_arrived, posted)?
-            }
+            RailState::Fenced => self.handle_fenced(report, report.previous_arrived, posted)?,
             RailState::Down => Effects::default(),
         };
         match report.state {

@@ -278,6 +278,11 @@ impl<Q: QueuePair, const DEPTH: usize> PhysicalRail for Rail<Q, DEPTH> {
         self.is_in_service()
     }
 
+    fn counts_as_in_service(&self) -> bool {
+        let lifecycle = &self.health.lifecycle;
+        self.is_enabled && (lifecycle.is_in_service() || lifecycle.is_out_on_purpose())
+    }
+
     fn replace(&mut self, queue_pair: Q, device_at: usize) -> Q {
         self.device = queue_pair.device();
         self.qp_num = queue_pair.qp_num();

@@ -124,6 +124,18 @@ impl Reroute {
     pub(crate) const fn ignored(&self) -> u64 {
         self.ignored
     }
+
+    /// A message of the peer changed nothing.
+    pub(crate) const fn ignore(&mut self) {
+        self.ignored += 1;
+    }
+}
+
+/// Returns the rails of queue pairs; the notify queue pair is not one.
+fn rails_of<'r, P, R: PhysicalRail + 'r>(places: impl Iterator<Item = (P, &'r R)>) -> RailSet {
+    let ids = places.map(|(_, rail)| rail.identity().rail);
+    // A set, because a rail of a connection has several queue pairs and counts once.
+    ids.filter(|id| *id != RailId::Notify).collect()
 }
 
 /// An end: a set of rails that fail and return.
@@ -160,6 +172,12 @@ pub(crate) trait Rails {
     /// Requests posted to a rail that take a receive of the peer, modulo 2^32: the peer cannot have
     /// counted more.
     fn posted(rail: &Self::Rail) -> u32;
+
+    /// Whether a rail has requests in flight of which no count of the peer says whether they were
+    /// executed.
+    fn has_atomics(_rail: &Self::Rail) -> bool {
+        false
+    }
 
     /// The rail is Draining now: nothing more is posted to it, and what is in flight on it is lost
     /// unless it completes with success.
@@ -225,21 +243,29 @@ pub(crate) trait Rails {
         message: ControlMessage,
         find: impl FnOnce(RailId) -> Self::Place,
     ) -> Result<(), ControlError> {
+        self.handle_with(|this| match message {
+            ControlMessage::Error => {
+                this.give_up_for(RailsFailure::Peer);
+                Ok(())
+            }
+            ControlMessage::Rail(report) => this.handle_report(find(report.rail), &report),
+        })
+    }
+
+    /// Handles a message of the peer with this function.
+    fn handle_with(
+        &mut self,
+        handle: impl FnOnce(&mut Self) -> Result<(), ControlError>,
+    ) -> Result<(), ControlError> {
         if !self.reroute().is_on {
             return Err(ControlError::NotRerouting);
         }
         if self.has_failed() {
             // Not an error: the peer may have sent the message before it received this end's Error.
-            self.reroute_mut().ignored += 1;
+            self.reroute_mut().ignore();
             return Ok(());
         }
-        let handled = match message {
-            ControlMessage::Error => {
-                self.give_up_for(RailsFailure::Peer);
-                Ok(())
-            }
-            ControlMessage::Rail(report) => self.handle_report(find(report.rail), &report),
-        };
+        let handled = handle(self);
         if let Err(error) = handled {
             // After such a message the counts of the two ends cannot be trusted, and a report of
             // success needs them.
@@ -259,21 +285,29 @@ pub(crate) trait Rails {
         let rail = self.rail_at_mut(place).filter(|rail| rail.identity().rail == report.rail);
         let rail = rail.ok_or(ControlError::NoRail(report.rail))?;
         let posted = Self::posted(rail);
+        let has_atomics = Self::has_atomics(rail);
+        let has_asked = rail.health().lifecycle.asks_for_fence();
+        let was_out_on_purpose = rail.health().lifecycle.is_out_on_purpose();
         let lifecycle = &mut rail.health_mut().lifecycle;
         // A message of the next generation ends this one first.
         let generation = lifecycle.generation();
-        let effects = lifecycle.handle(report, posted)?;
+        let effects = lifecycle.handle(report, posted, has_atomics)?;
         self.reroute_mut().ignored += u64::from(effects.ignored);
         // In this order, since one report may do several of these: what was in flight is lost, the
         // peer's count resolves it, and only then does the next generation clear the counters.
         if effects.stopped {
-            self.rail_stopped(place, FailedBecause::Peer);
+            let why = match report.on_purpose {
+                true if has_asked => FailedBecause::OnPurpose,
+                true => FailedBecause::PeerOnPurpose,
+                false => FailedBecause::Peer,
+            };
+            self.rail_stopped(place, why);
         }
         if let Some(arrived) = effects.fenced {
             self.fenced(place, generation, arrived);
         }
         if effects.adopted {
-            self.generation_adopted(place);
+            self.generation_adopted(place, was_out_on_purpose);
         }
         if effects.returned {
             self.rail_returned(place);
@@ -302,6 +336,7 @@ pub(crate) trait Rails {
         let takes_over = match &why {
             FailedBecause::Error(error) => error.is_of_rail(),
             FailedBecause::Owner | FailedBecause::Lost | FailedBecause::Peer => true,
+            FailedBecause::OnPurpose | FailedBecause::PeerOnPurpose => true,
         };
         if takes_over && self.reroute().is_on && !self.has_failed() {
             self.stop_rail(place, why);
@@ -323,25 +358,43 @@ pub(crate) trait Rails {
             return false;
         }
         let rail = self.rail_at_mut(place);
-        let stopped = rail.is_some_and(|rail| rail.health_mut().lifecycle.fail());
+        let on_purpose = why.is_on_purpose();
+        let stopped = rail.is_some_and(|rail| rail.health_mut().lifecycle.fail(on_purpose));
         if stopped {
             self.rail_stopped(place, why);
         }
         stopped
     }
 
-    /// The owner reported that a rail failed. Returns whether that is new.
+    /// The owner reported that a rail failed, or that it waits no longer for a fence on purpose.
+    /// Returns whether that is new.
     fn fail_rail(&mut self, place: Self::Place) -> bool {
         let stopped = self.stop_rail(place, FailedBecause::Owner);
-        if stopped {
+        let ended = !stopped && self.end_purpose(place);
+        if stopped || ended {
             self.go_on();
         }
-        stopped
+        stopped || ended
+    }
+
+    /// The owner waits no longer for a fence on purpose: its rail counts as failed. Returns whether
+    /// that is new.
+    fn end_purpose(&mut self, place: Self::Place) -> bool {
+        if self.has_failed() {
+            return false;
+        }
+        let rail = self.rail_at_mut(place);
+        let ended = rail.is_some_and(|rail| rail.health_mut().lifecycle.end_purpose());
+        if ended {
+            self.check_min_rails();
+        }
+        ended
     }
 
     /// A rail is Draining now.
     #[cold]
     fn rail_stopped(&mut self, place: Self::Place, why: FailedBecause) {
+        let is_on_purpose = why.is_on_purpose();
         // From here on, a failed completion on this rail means a lost request. The error state,
         // next, produces one for everything in flight.
         self.stop_using(place, &why);
@@ -349,10 +402,19 @@ pub(crate) trait Rails {
             rail.note_failure(why);
         }
         self.request_recovery();
-        let in_service = self.rails_in_service().count() as u8;
-        let min_rails = self.reroute().min_rails;
         // Behind `stop_using`, on which an end that gives up relies for the rails that failed: what
-        // their drivers have not taken is withheld by then.
+        // their drivers have not taken is withheld by then. A fence on purpose takes nothing from
+        // the count, which may be too low already because rails are out for maintenance.
+        if !is_on_purpose {
+            self.check_min_rails();
+        }
+    }
+
+    /// With too few rails in service, the whole end fails.
+    fn check_min_rails(&mut self) {
+        let counts = |(_, rail): &(Self::Place, &Self::Rail)| rail.counts_as_in_service();
+        let in_service = rails_of(self.places().filter(counts)).count() as u8;
+        let min_rails = self.reroute().min_rails;
         if in_service < min_rails {
             self.give_up_for(RailsFailure::TooFewRails { in_service, min_rails });
         }
@@ -360,10 +422,22 @@ pub(crate) trait Rails {
 
     /// Returns the rails of which a queue pair is in service; the notify queue pair is not one.
     fn rails_in_service(&self) -> RailSet {
-        let in_service = self.places().filter(|(_, rail)| rail.is_in_service());
-        let ids = in_service.map(|(_, rail)| rail.identity().rail);
-        // A set, because a rail of a connection has several queue pairs and counts once.
-        ids.filter(|id| *id != RailId::Notify).collect()
+        rails_of(self.places().filter(|(_, rail)| rail.is_in_service()))
+    }
+
+    /// Fences a rail on purpose, for this end or for the peer, as soon as no atomics of this end are
+    /// on it.
+    fn fence_on_purpose(&mut self, place: Self::Place, is_wanted: bool) {
+        let Some(rail) = self.rail_at_mut(place) else { return };
+        rail.health_mut().lifecycle.want_fence(is_wanted);
+        if !rail.health().lifecycle.awaits_atomics() || Self::has_atomics(rail) {
+            return;
+        }
+        if rail.health().lifecycle.owes_fence() {
+            self.stop_rail(place, FailedBecause::PeerOnPurpose);
+        } else {
+            rail.health_mut().lifecycle.ask_for_fence();
+        }
     }
 
     /// If nothing of a rail that failed can complete any more, the peer is to be sent what arrived.
@@ -391,7 +465,7 @@ pub(crate) trait Rails {
     /// The peer's next queue pair failed before there was one here: it counts as failed here, too.
     /// The generation before is settled by then.
     #[cold]
-    fn generation_adopted(&mut self, place: Self::Place) {
+    fn generation_adopted(&mut self, place: Self::Place, was_out_on_purpose: bool) {
         let Some(rail) = self.rail_at_mut(place) else { return };
         let generation = rail.health().lifecycle.generation();
         // The old queue pair is still in the place, but what is counted from here on is of the
@@ -403,6 +477,10 @@ pub(crate) trait Rails {
             // The peer's count of the adopted generation is 0: `Lifecycle::handle_next` refuses
             // others.
             self.fenced(place, generation, 0);
+        }
+        if was_out_on_purpose {
+            // It counts no more.
+            self.check_min_rails();
         }
     }
 

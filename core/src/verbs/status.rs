@@ -77,6 +77,9 @@ statuses! {
     RESP_TIMEOUT_ERR = 20, "response timeout";
     /// An error that no other status describes.
     GENERAL_ERR = 21, "general error";
+    /// The caller [took the request back](crate::virtual_qp::VirtualQp::cancel). Not a status of
+    /// verbs, whose numbers are small: no driver reports it.
+    CANCELLED = 0x0001_0000, "taken back by the caller";
 }
 
 impl WcStatus {

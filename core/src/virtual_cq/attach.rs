@@ -1,7 +1,7 @@
 //! Attaching virtual queue pairs: their routes, and the depth that they need.
 
 use super::cq::VirtualCq;
-use super::routing::{ReservedIn, Route, RouteError};
+use super::routing::{Reserved, Route, RouteError};
 use crate::completion::{CompletionTarget, PhysicalQp, Role};
 use crate::hardware::{CompletionQueue, CqId};
 use crate::verbs::DeviceId;
@@ -90,11 +90,11 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         qp.list_physical(&mut |physical, role, entries| {
             multi |= role != Role::Single;
             if result.is_ok() {
-                result =
-                    self.reserve_for(&mut reserved, physical, entries).and_then(|reserved_in| {
-                        let route = Route { index, role, virtual_qp_num, reserved_in, entries };
-                        Ok(self.routes.insert(physical.device(), physical.qp_num(), route)?)
-                    });
+                result = self.reserve_for(&mut reserved, physical, entries).and_then(|reserved| {
+                    let route = Route { index, role, virtual_qp_num };
+                    let (device, qp_num) = (physical.device(), physical.qp_num());
+                    Ok(self.routes.insert(device, qp_num, route, reserved)?)
+                });
             }
         });
         // Registered even if the attachment failed, so that its routes are found and removed.
@@ -159,22 +159,22 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         Ok(())
     }
 
-    /// Reserves entries for a physical queue pair, and returns where. Without any queue, there is
-    /// nothing to reserve.
+    /// Reserves entries for a physical queue pair, and returns what. Without any queue, there is
+    /// nothing to reserve them in.
     fn reserve_for(
         &self,
         reserved: &mut [u32; CQS],
         qp: &dyn PhysicalQp,
         entries: u32,
-    ) -> Result<ReservedIn, AttachError> {
+    ) -> Result<Reserved, AttachError> {
         // The owner feeds completions and bounds its own queues.
         if self.cqs.is_empty() {
-            return Ok(ReservedIn::NOWHERE);
+            return Ok(Reserved { queue: None, entries });
         }
         let foreign = AttachError::ForeignCq { device: qp.device(), qp_num: qp.qp_num() };
         let at = self.place(qp.cq()).ok_or(foreign)?;
         self.reserve(reserved, at, entries)?;
-        Ok(ReservedIn::queue_at(at))
+        Ok(Reserved { queue: Some(at), entries })
     }
 
     /// Routes the completions of a new physical queue pair instead of `old`, given by device and
@@ -186,22 +186,21 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         new: &dyn PhysicalQp,
     ) -> Result<(), AttachError> {
         let (device, qp_num) = old;
-        let found = self.routes.find(device, qp_num).filter(|route| route.index == index);
-        let route = *found.ok_or(AttachError::NotAttached { device, qp_num })?;
+        let found = self.routes.find_all(device, qp_num).filter(|(route, _)| route.index == index);
+        let (route, before) = found.ok_or(AttachError::NotAttached { device, qp_num })?;
         let mut reserved = self.reserved;
-        let reserved_in = match route.reserved_in {
-            // The owner feeds its completions, and may continue to.
-            ReservedIn::NOWHERE if self.place(new.cq()).is_none() => ReservedIn::NOWHERE,
-            before => {
-                give_back(&mut reserved, before, route.entries);
-                self.reserve_for(&mut reserved, new, route.entries)?
-            }
+        // The owner feeds its completions, and may continue to.
+        let fed = before.queue.is_none() && self.place(new.cq()).is_none();
+        let of_new = if fed {
+            before
+        } else {
+            give_back(&mut reserved, before);
+            self.reserve_for(&mut reserved, new, before.entries)?
         };
         // Removed first, because the table may be full.
         self.routes.remove(old.0, old.1);
-        let route_of_new = Route { reserved_in, ..route };
-        if let Err(error) = self.routes.insert(new.device(), new.qp_num(), route_of_new) {
-            self.routes.insert(old.0, old.1, route)?;
+        if let Err(error) = self.routes.insert(new.device(), new.qp_num(), route, of_new) {
+            self.routes.insert(old.0, old.1, route, before)?;
             return Err(error.into());
         }
         self.reserved = reserved;
@@ -216,8 +215,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         if !self.registry.contains(index) {
             return false;
         }
-        for route in self.routes.iter().filter(|route| route.index == index) {
-            give_back(&mut self.reserved, route.reserved_in, route.entries);
+        for (_, reserved) in self.routes.iter().filter(|(route, _)| route.index == index) {
+            give_back(&mut self.reserved, reserved);
         }
         self.forget(index);
         true
@@ -230,8 +229,8 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
 }
 
 /// Frees entries that were reserved, if any were.
-fn give_back<const CQS: usize>(reserved: &mut [u32; CQS], reserved_in: ReservedIn, entries: u32) {
-    if let Some(at) = reserved_in.place() {
-        reserved[at] -= entries;
+fn give_back<const CQS: usize>(all: &mut [u32; CQS], reserved: Reserved) {
+    if let Some(at) = reserved.queue {
+        all[usize::from(at)] -= reserved.entries;
     }
 }

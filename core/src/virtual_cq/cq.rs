@@ -1,7 +1,7 @@
 //! The state of the virtual completion queue.
 
 use super::registry::Registry;
-use super::routing::RoutingTable;
+use super::routing::{Reserved, RoutingTable};
 use crate::completion::{Event, POLL_BATCH};
 use crate::hardware::CompletionQueue;
 use crate::verbs::{Completion, DeviceId};
@@ -152,9 +152,9 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         self.routes.invariants();
         self.registry.invariants();
         let mut reserved = [0u64; CQS];
-        for route in self.routes.iter() {
-            if let Some(at) = route.reserved_in.place() {
-                reserved[at] += u64::from(route.entries);
+        for (_, Reserved { queue, entries }) in self.routes.iter() {
+            if let Some(at) = queue.map(usize::from) {
+                reserved[at] += u64::from(entries);
             }
         }
         // Entries may also be set aside.

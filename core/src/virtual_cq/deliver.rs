@@ -108,19 +108,33 @@ pub(super) fn hand_over(
 struct Handing<'a, 'c, T: CompletionTarget + ?Sized> {
     qp: &'a mut T,
     unrouted: &'a mut Unrouted<'c>,
-    /// Completions, from the front of the unrouted ones, that may be handed over.
-    offered: usize,
-    rest: core::slice::Iter<'c, Completion>,
+    /// The unrouted completions behind those that were handed over.
+    rest: &'c [Completion],
     failed: u32,
 }
 
-impl<T: CompletionTarget + ?Sized> Drop for Handing<'_, '_, T> {
+impl<T: CompletionTarget + ?Sized> Handing<'_, '_, T> {
+    /// Counts the completions before `rest`, which were handed over.
     #[inline(always)]
+    fn end(&mut self) {
+        let all = self.unrouted.rest;
+        let given = all.len() - self.rest.len();
+        self.qp.count_passed(given);
+        if self.failed != 0 {
+            self.qp.note_passed_failures(&all[..given]);
+        }
+        self.unrouted.rest = self.rest;
+    }
+}
+
+impl<T: CompletionTarget + ?Sized> Drop for Handing<'_, '_, T> {
+    #[cold]
     fn drop(&mut self) {
-        let given = self.offered - self.rest.as_slice().len();
-        let (given, rest) = self.unrouted.rest.split_at(given);
-        self.qp.count_passed(given, self.failed != 0);
-        self.unrouted.rest = rest;
+        // The sink panicked: it got the first of the rest, and only this one is lost.
+        if let [_, rest @ ..] = self.rest {
+            self.rest = rest;
+        }
+        self.end();
     }
 }
 
@@ -133,26 +147,31 @@ pub(super) fn pass_through<T: CompletionTarget + ?Sized>(
     budget: &mut Budget<impl FnMut(Event)>,
     backlog: &mut Backlog,
 ) {
-    let Some(Completion { qp_num, .. }) = unrouted.rest.first().copied() else { return };
-    let offered = budget.left.min(unrouted.rest.len());
-    if offered == 0 {
+    let all = unrouted.rest;
+    let Some(Completion { qp_num, .. }) = all.first().copied() else { return };
+    if budget.left == 0 {
         return keep_passed(qp, unrouted, backlog);
     }
+    // The completions that the budget does not allow.
+    let beyond = all.len().saturating_sub(budget.left);
     let virtual_qp_num = qp.virtual_qp_num();
     let imm_order = qp.imm_order();
-    let rest = unrouted.rest[..offered].iter();
-    let mut handing = Handing { qp, unrouted, offered, rest, failed: 0 };
-    while let Some(completion) = handing.rest.as_slice().first()
+    let mut handing = Handing { qp, unrouted, rest: all, failed: 0 };
+    while handing.rest.len() > beyond
+        && let Some((completion, rest)) = handing.rest.split_first()
         && completion.qp_num == qp_num
     {
-        // Taken off first: should the sink panic, only this one is lost.
-        handing.rest.next();
         // Success is 0, so a sum of bits finds a failure in the run without a branch for each.
         handing.failed |= completion.status.0;
         let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
         (budget.sink)(Event::Completion(wc));
+        handing.rest = rest;
     }
-    budget.left -= offered - handing.rest.as_slice().len();
+    budget.left -= all.len() - handing.rest.len();
+    handing.end();
+    // Its drop is for panics only: what it needs is then kept in memory, not in each pass of the
+    // loop.
+    core::mem::forget(handing);
 }
 
 /// Puts a run of completions that pass through into the backlog, because there is no budget.
@@ -174,5 +193,8 @@ fn keep_passed<T: CompletionTarget + ?Sized>(
         let wc = VirtualWc::pass_through(virtual_qp_num, imm_order, completion);
         keep(Event::Completion(wc), backlog);
     }
-    qp.count_passed(run, failed != 0);
+    qp.count_passed(run.len());
+    if failed != 0 {
+        qp.note_passed_failures(run);
+    }
 }

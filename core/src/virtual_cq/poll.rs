@@ -46,7 +46,7 @@ impl<C: CompletionQueue, const CQS: usize, const ROUTES: usize> VirtualCq<C, CQS
         let allowed = budget;
         let mut budget = Budget::new(budget, sink);
         let mut polled = Polled::default();
-        let mut turns = Turns::new(self.next_cq, self.cqs.len(), budget.left);
+        let mut turns = Turns::<CQS>::new(self.next_cq, self.cqs.len(), budget.left);
         let mut touched = Touched::new();
         self.begin(qps, &mut budget);
         if self.has_waiting() {
@@ -394,8 +394,8 @@ fn resolve<S: TargetSet + ?Sized>(
     qps.target(index).filter(|qp| qp.virtual_qp_num() == virtual_qp_num)
 }
 
-/// Which completion queue is polled next, and for how much.
-struct Turns {
+/// Which completion queue is polled next, and for how much. There are at most `CQS`.
+struct Turns<const CQS: usize> {
     first: usize,
     next: usize,
     queues: usize,
@@ -407,13 +407,15 @@ struct Turns {
     empty: usize,
 }
 
-impl Turns {
+impl<const CQS: usize> Turns<CQS> {
     /// The turns of a poll that begins with the queue at `first`.
     #[inline]
     fn new(first: usize, queues: usize, budget: usize) -> Self {
         // Completions that finish nothing cost no budget and free credits, so a small budget still
         // allows a batch from each queue.
         let allowance = if budget == 0 { 0 } else { budget.max(queues * POLL_BATCH) };
+        // With one queue, the compiler removes all code for turns.
+        let first = if CQS > 1 { first } else { 0 };
         Self { first, next: first, queues, allowance, asked: 0, empty: 0 }
     }
 
@@ -442,7 +444,7 @@ impl Turns {
 
     #[inline]
     const fn after(&self, queue: usize) -> usize {
-        if queue + 1 < self.queues { queue + 1 } else { 0 }
+        if CQS > 1 && queue + 1 < self.queues { queue + 1 } else { 0 }
     }
 
     /// Returns the queue that the next poll begins with: another one than this poll, also after

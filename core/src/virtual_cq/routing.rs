@@ -17,32 +17,21 @@ pub struct Route {
     pub role: Role,
     /// The virtual queue pair's number.
     pub virtual_qp_num: u32,
-    /// Where entries are reserved for it.
-    pub reserved_in: ReservedIn,
+}
+
+/// What is reserved for a physical queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// The place of the completion queue in which entries are reserved; `None` if the queue pair was
+    /// attached while there was no queue.
+    pub queue: Option<u8>,
     /// Entries that it may need.
     pub entries: u32,
 }
 
-/// The place of the completion queue in which entries are reserved for a physical queue pair, if it
-/// has any: one that was attached while there was no queue has none.
-// Not an `Option`, whose niche the compiler would use to mark empty places of the table. That cost
-// each lookup over several rails six instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReservedIn(u16);
-
-impl ReservedIn {
-    /// In no queue.
-    pub const NOWHERE: Self = Self(u16::MAX);
-
-    /// In the queue at a place.
-    pub const fn queue_at(place: u8) -> Self {
-        Self(place as u16)
-    }
-
-    /// The place, if there is one.
-    pub fn place(self) -> Option<usize> {
-        (self != Self::NOWHERE).then_some(usize::from(self.0))
-    }
+impl Reserved {
+    /// Nothing is reserved.
+    pub const NOTHING: Self = Self { queue: None, entries: 0 };
 }
 
 /// A route could not be added; the table did not change.
@@ -67,16 +56,23 @@ pub enum RouteError {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[repr(align(16))]
 struct Entry {
     address: u64,
     route: Route,
 }
+
+// With thousands of queue pairs, the entry of a completion is not in the cache. Four entries in a
+// cache line need fewer lines, and none is in two of them.
+static_assertions::const_assert_eq!(size_of::<Option<Entry>>(), 16);
 
 /// Routes by device and queue pair number, in a table of `N` entries.
 #[derive(Clone, Debug)]
 pub struct RoutingTable<const N: usize> {
     entries: [Option<Entry>; N],
     len: usize,
+    /// What is reserved for each entry. Separate, because no completion needs it.
+    reserved: [Reserved; N],
 }
 
 impl<const N: usize> Default for RoutingTable<N> {
@@ -94,7 +90,7 @@ impl<const N: usize> RoutingTable<N> {
 
     /// An empty table.
     pub const fn new() -> Self {
-        Self { entries: [None; N], len: 0 }
+        Self { entries: [None; N], len: 0, reserved: [Reserved::NOTHING; N] }
     }
 
     /// Routes in the table.
@@ -138,6 +134,12 @@ impl<const N: usize> RoutingTable<N> {
         entry.map(|entry| &entry.route)
     }
 
+    /// The route of a physical queue pair, and what is reserved for it.
+    pub(super) fn find_all(&self, device: DeviceId, qp_num: u32) -> Option<(Route, Reserved)> {
+        let (place, entry) = self.probe(address(device, qp_num));
+        entry.map(|entry| (entry.route, self.reserved[place]))
+    }
+
     /// Adds a route.
     ///
     /// # Errors
@@ -148,6 +150,7 @@ impl<const N: usize> RoutingTable<N> {
         device: DeviceId,
         qp_num: u32,
         route: Route,
+        reserved: Reserved,
     ) -> Result<(), RouteError> {
         let address = address(device, qp_num);
         let (free, None) = self.probe(address) else {
@@ -158,6 +161,7 @@ impl<const N: usize> RoutingTable<N> {
             return Err(RouteError::Full { capacity: Self::CAPACITY });
         }
         self.entries[free] = Some(Entry { address, route });
+        self.reserved[free] = reserved;
         self.len += 1;
         Ok(())
     }
@@ -170,20 +174,25 @@ impl<const N: usize> RoutingTable<N> {
         let mut at = hole;
         loop {
             at = (at + 1) & (N - 1);
-            let Some(entry) = self.entries[at] else { return Some(removed.route) };
+            let Some(entry) = self.entries[at] else {
+                self.reserved[hole] = Reserved::NOTHING;
+                return Some(removed.route);
+            };
             // An entry may move back only if its home does not lie behind the hole.
             let from_home = at.wrapping_sub(Self::home(entry.address)) & (N - 1);
             let from_hole = at.wrapping_sub(hole) & (N - 1);
             if from_home >= from_hole {
                 self.entries[hole] = self.entries[at].take();
+                self.reserved[hole] = self.reserved[at];
                 hole = at;
             }
         }
     }
 
-    /// All routes, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = &Route> {
-        self.entries.iter().flatten().map(|entry| &entry.route)
+    /// All routes and what is reserved for each, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Route, Reserved)> {
+        let all = self.entries.iter().zip(&self.reserved);
+        all.filter_map(|(entry, reserved)| entry.map(|entry| (entry.route, *reserved)))
     }
 
     /// Removes every route to the virtual queue pair at `index`, and returns how many there were.
@@ -223,21 +232,19 @@ mod tests {
     use super::*;
 
     fn route(index: u16) -> Route {
-        let role = Role::Rail(0);
-        Route {
-            index,
-            role,
-            virtual_qp_num: u32::from(index),
-            reserved_in: ReservedIn::NOWHERE,
-            entries: 1,
-        }
+        Route { index, role: Role::Rail(0), virtual_qp_num: u32::from(index) }
+    }
+
+    /// Different for each queue pair.
+    fn reserved(qp_num: u32) -> Reserved {
+        Reserved { queue: Some(1), entries: qp_num }
     }
 
     #[test]
     fn same_number_on_two_devices_are_two_queue_pairs() {
         let mut table = RoutingTable::<8>::new();
-        table.insert(DeviceId(0), 17, route(1)).unwrap();
-        table.insert(DeviceId(1), 17, route(2)).unwrap();
+        table.insert(DeviceId(0), 17, route(1), reserved(17)).unwrap();
+        table.insert(DeviceId(1), 17, route(2), reserved(17)).unwrap();
         assert_eq!(table.find(DeviceId(0), 17), Some(&route(1)));
         assert_eq!(table.find(DeviceId(1), 17), Some(&route(2)));
         assert_eq!(table.find(DeviceId(2), 17), None);
@@ -247,11 +254,12 @@ mod tests {
     fn a_taken_number_and_a_full_table_change_nothing() {
         let mut table = RoutingTable::<4>::new();
         for qp_num in 0..3 {
-            table.insert(DeviceId(0), qp_num, route(0)).unwrap();
+            table.insert(DeviceId(0), qp_num, route(0), reserved(qp_num)).unwrap();
         }
         let taken = RouteError::Taken { device: DeviceId(0), qp_num: 2 };
-        assert_eq!(table.insert(DeviceId(0), 2, route(9)), Err(taken));
-        assert_eq!(table.insert(DeviceId(0), 3, route(9)), Err(RouteError::Full { capacity: 3 }));
+        assert_eq!(table.insert(DeviceId(0), 2, route(9), Reserved::NOTHING), Err(taken));
+        let full = RouteError::Full { capacity: 3 };
+        assert_eq!(table.insert(DeviceId(0), 3, route(9), Reserved::NOTHING), Err(full));
         assert_eq!(table.find(DeviceId(0), 2), Some(&route(0)));
         table.invariants();
     }
@@ -260,13 +268,17 @@ mod tests {
     fn remove_index_takes_all_of_one_and_none_of_the_others() {
         let mut table = RoutingTable::<64>::new();
         for qp_num in 0..48 {
-            table.insert(DeviceId(qp_num % 3), qp_num, route(qp_num as u16 % 4)).unwrap();
+            let route = route(qp_num as u16 % 4);
+            table.insert(DeviceId(qp_num % 3), qp_num, route, reserved(qp_num)).unwrap();
         }
         assert_eq!(table.remove_index(2), 12);
         table.invariants();
         for qp_num in 0..48 {
             let expected = (qp_num % 4 != 2).then(|| route(qp_num as u16 % 4));
             assert_eq!(table.find(DeviceId(qp_num % 3), qp_num), expected.as_ref());
+            // What is reserved moves with its route.
+            let found = table.find_all(DeviceId(qp_num % 3), qp_num);
+            assert_eq!(found, expected.map(|route| (route, reserved(qp_num))));
         }
     }
 }

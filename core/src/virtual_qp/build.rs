@@ -5,12 +5,13 @@ use super::choose::Chooser;
 use super::config::{BuildError, Config, FRAGMENT_ALIGN, FragmentSizeError, RailFailure};
 use super::data_receives::DataReceives;
 use super::error::Health;
+use super::keys::{Devices, Place};
 use super::list::usable;
 use super::pass_through::PassThrough;
 use super::qp::{Header, VirtualQp};
 use super::scheme::dqplb::{PeerWindow, SequenceWindow};
 use super::scheme::{Offers, SchemeState};
-use super::slot::{Ahead, Devices, Place, RecvSlot, Recvs, SendSlot, Sends, SlotState};
+use super::slot::{Ahead, RecvSlot, Recvs, SendSlot, Sends, SlotState};
 use crate::hardware::QueuePair;
 use crate::rail::{MAX_RAILS, Rail, RailId, Reroute};
 use arrayvec::ArrayVec;
@@ -50,7 +51,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         notify: Option<Q>,
     ) -> Result<Self, BuildError> {
         const { assert!(RAILS >= 1 && RAILS <= MAX_RAILS, "1 to 8 rails") };
-        // Built in place, field by field: the value has 57 KiB and more (benches/docs/figures.md),
+        const { assert!(RAILS == 1 || WRS >= 2, "an atomic that waits takes two places") };
+        // Built in place, field by field: the value has 55 KiB and more (benches/docs/figures.md),
         // and each move of it costs that much stack.
         let mut qp = Self::without_rails(config);
         for (number, rail) in rails.into_iter().enumerate() {
@@ -97,6 +99,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             scheme: SchemeState::NONE,
             data_receives: DataReceives::NONE,
             reroute: Reroute::new(config.rail_failure == RailFailure::Reroute, config.min_rails),
+            being_taken_back: 0,
+            has_taken_back: false,
+            peer_cancel_version: 0,
             config,
         }
     }

@@ -71,23 +71,34 @@ impl<const RAILS: usize> Chooser<RAILS> {
         rails: &mut ArrayVec<Rail<Q, DEPTH>, RAILS>,
     ) -> Result<Self, BuildError> {
         let mut chooser = Self { fragment: Divisor::new(config.max_msg_size), ..Self::EMPTY };
-        if let RailChoice::LeastFinishTime { bandwidth_mbps } = config.rail_choice {
-            let mut cost = [0; RAILS];
-            for (rail, mbps) in bandwidth_mbps.into_iter().enumerate().take(rails.len()) {
-                let time = (1u64 << 40).checked_div(u64::from(mbps));
-                cost[rail] = time.ok_or(BuildError::Bandwidth { rail: rail as u8 })?;
-            }
-            chooser.policy = Policy::LeastFinishTime(cost);
-            // Its empty rounds lead `next` to `first_to_finish`, so that taking turns needs no test
-            // of the policy.
-            chooser.turns = 0;
-        }
+        chooser.set_choice(config.rail_choice, rails.len())?;
         for (turn, rail) in interleave(rails).into_iter().enumerate() {
             chooser.order[turn] = rail;
             rails[rail as usize].turn_bit = 1 << turn;
             chooser.available |= 1 << turn;
         }
         Ok(chooser)
+    }
+
+    /// Sets which of this number of rails gets the next fragments.
+    pub(super) fn set_choice(
+        &mut self,
+        choice: RailChoice,
+        rails: usize,
+    ) -> Result<(), BuildError> {
+        let RailChoice::LeastFinishTime { bandwidth_mbps } = choice else {
+            (self.policy, self.turns) = (Policy::RoundRobin, Self::EMPTY.turns);
+            return Ok(());
+        };
+        let mut cost = [0; RAILS];
+        for (rail, mbps) in bandwidth_mbps.into_iter().enumerate().take(rails) {
+            let time = (1u64 << 40).checked_div(u64::from(mbps));
+            cost[rail] = time.ok_or(BuildError::Bandwidth { rail: rail as u8 })?;
+        }
+        // Its empty rounds lead `next` to `first_to_finish`, so that taking turns needs no test of
+        // the policy.
+        (self.policy, self.turns) = (Policy::LeastFinishTime(cost), 0);
+        Ok(())
     }
 
     /// Sets the fragment size in bytes.
@@ -137,6 +148,14 @@ impl<const RAILS: usize> Chooser<RAILS> {
         let rails = self.available_rails();
         let sum = u64::from(fragments) + u64::from(rails) - 1;
         ((sum * RECIPROCAL[rails as usize]) >> 32) as u32
+    }
+
+    /// Returns whether no rail that can take fragments has more bandwidth than this one. Rails that
+    /// take turns count as equal.
+    pub(super) fn is_fastest(&self, at: usize) -> bool {
+        let Policy::LeastFinishTime(cost) = &self.policy else { return true };
+        let available = (0..RAILS).filter(|turn| self.available & 1 << turn != 0);
+        available.into_iter().all(|turn| cost[at] <= cost[usize::from(self.order[turn])])
     }
 
     /// Returns the turns of a new request.

@@ -12,7 +12,7 @@ use crate::completion::{
 use crate::hardware::{QueuePair, address};
 use crate::rail::tag::{Tag, TagKind};
 use crate::rail::{Batch, Content, Rail, RailId, TagMatch};
-use crate::verbs::{Completion, DeviceId, ImmOrder};
+use crate::verbs::{Completion, DeviceId, ImmOrder, WcStatus};
 
 impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> sealed::Sealed
     for VirtualQp<Q, RAILS, DEPTH, WRS>
@@ -81,8 +81,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
             }
             // The first completion decides: a rail of a sender has completions of sends, one of a
             // receiver those of receives, and each loop ends at the first other one.
+            Some(TagKind::Send) => self.complete_bypassing(device, completions, direct),
             Some(TagKind::NotifyRecv) => self.complete_arrivals(device, completions),
-            Some(TagKind::Send | TagKind::DataRecv) | None => 0,
+            Some(TagKind::DataRecv) | None => 0,
         };
         if taken > 0 {
             return taken;
@@ -96,11 +97,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Com
     }
 
     #[inline]
-    fn count_passed(&mut self, completions: &[Completion], any_failed: bool) {
-        self.rails[0].completions += completions.len() as u64;
-        if any_failed {
-            self.note_passed_failures(completions);
-        }
+    fn count_passed(&mut self, count: usize) {
+        self.rails[0].completions += count as u64;
+    }
+
+    fn note_passed_failures(&mut self, completions: &[Completion]) {
+        VirtualQp::note_passed_failures(self, completions);
     }
 
     #[inline]
@@ -191,6 +193,50 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             self.batch_retired(id, direct);
         }
         taken
+    }
+
+    /// Takes completions as long as each is the success of a request that went straight to rail 0,
+    /// which is the usual case of SENDs and atomics. Returns how many.
+    #[inline(never)]
+    fn complete_bypassing(
+        &mut self,
+        device: DeviceId,
+        completions: &[Completion],
+        direct: &mut DirectCompletions,
+    ) -> usize {
+        let Self { rails, chooser, pass_through, header, .. } = self;
+        let Some(rail) = rails.first_mut() else { return 0 };
+        let mut taken = 0;
+        for completion in completions {
+            let own = rail.accepts_at(address(device, completion.qp_num));
+            let succeeded =
+                completion.status.is_success() && may_complete(TagKind::Send, completion);
+            if !own || !succeeded {
+                break;
+            }
+            let retired = rail.sends.retire_bypassing(Tag::from_wr_id(completion.wr_id));
+            let Some(batch) = retired else { break };
+            taken += 1;
+            // As in verbs, the success of an unsignaled request is not reported.
+            if batch.content == Content::PassThrough {
+                direct.push(VirtualWc {
+                    wr_id: batch.wr,
+                    status: WcStatus::SUCCESS,
+                    opcode: batch.opcode.completion(),
+                    qp_num: header.virtual_qp_num,
+                    byte_len: batch.length,
+                    imm: None,
+                });
+            }
+        }
+        // Once for the run, as in `complete_fragments`. The rail accepts requests, so all that it
+        // may have lacked are credits.
+        if taken > 0 {
+            pass_through.bypassed(taken);
+            rail.completions += u64::from(taken);
+            chooser.freed(rail.turn_bit, chooser.last_freed());
+        }
+        taken as usize
     }
 
     /// Takes completions as long as each is a new number, which is the usual case of a receiver
@@ -314,14 +360,15 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Retires a batch whose requests are all complete.
     fn retire(&mut self, batch: &Batch, completion: &Completion, direct: &mut DirectCompletions) {
         match batch.content {
-            Content::Fragments | Content::Numbered => {
+            Content::Fragments | Content::Numbered | Content::Gap => {
                 self.sends.slot(batch.wr).batches_in_flight -= 1;
                 self.batch_retired(batch.wr, direct);
             }
             Content::Notifies => notified(&mut self.sends, batch),
+            Content::WithNotify => self.sends.slot(batch.wr).arrived_with_notify(),
             Content::Deferred => self.complete_deferred(batch, completion, direct),
             Content::PassThrough | Content::Unsignaled => {
-                self.pass_through.bypassed();
+                self.pass_through.bypassed(1);
                 // As in verbs, an unsignaled request is reported only if it fails. On the wire it
                 // is signaled all the same, because its completion frees its credit.
                 if batch.content == Content::PassThrough || !completion.status.is_success() {
@@ -342,7 +389,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                 self.sends.slot(batch.wr).fail(completion.status);
             }
             Content::Notifies => notify_failed(&mut self.sends, batch, index, completion.status),
-            Content::Deferred | Content::PassThrough | Content::Unsignaled | Content::Gone => {}
+            Content::WithNotify => self.sends.slot(batch.wr).fail(completion.status),
+            Content::Deferred
+            | Content::PassThrough
+            | Content::Unsignaled
+            | Content::Gap
+            | Content::Gone => {}
         }
         self.completion_failed(id, completion, offset);
     }

@@ -1,11 +1,12 @@
 //! Step 2: requests go to the rails, oldest first, in batches of fragments.
 
 use super::choose::{Chooser, Load};
+use super::keys::Keys;
 use super::parts::front_bytes;
 use super::qp::VirtualQp;
 use super::scheme::dqplb::SendNumbers;
 use super::scheme::{Numbering, Unnumbered};
-use super::slot::{Keys, SendSlot, SlotState};
+use super::slot::{SendSlot, SlotState};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::tag::Tag;
 use crate::rail::{Batch, Content, MAX_RAILS, PhysicalRail, Rail, RailError};
@@ -95,8 +96,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[inline(never)]
     pub(super) fn dispatch(&mut self, id: u64) -> Progress {
         let slot = self.sends.slot(id);
-        const NO_FRAGMENTS: SlotState =
-            SlotState::PASS_THROUGH.union(SlotState::NO_DATA).union(SlotState::PART);
+        const NO_FRAGMENTS: SlotState = SlotState::PASS_THROUGH
+            .union(SlotState::NO_DATA)
+            .union(SlotState::PART)
+            .union(SlotState::TAKEN_BACK);
         if slot.state.intersects(NO_FRAGMENTS) {
             return if self.waits_for_fence(id) { Progress::Waits } else { Progress::Nothing };
         }
@@ -128,20 +131,44 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             let Some(numbers) = numbers else { return Progress::Waits };
             match one {
                 true => dispatch_fragments::<true, _, Q, RAILS, DEPTH>(
-                    rails, chooser, slot, numbers, size, id,
+                    rails,
+                    chooser,
+                    slot,
+                    numbers,
+                    size,
+                    id,
+                    post_fragments,
                 ),
                 false => dispatch_fragments::<false, _, Q, RAILS, DEPTH>(
-                    rails, chooser, slot, numbers, size, id,
+                    rails,
+                    chooser,
+                    slot,
+                    numbers,
+                    size,
+                    id,
+                    post_fragments,
                 ),
             }
         } else {
             let none = &mut Unnumbered;
             match one {
                 true => dispatch_fragments::<true, _, Q, RAILS, DEPTH>(
-                    rails, chooser, slot, none, size, id,
+                    rails,
+                    chooser,
+                    slot,
+                    none,
+                    size,
+                    id,
+                    post_fragments,
                 ),
                 false => dispatch_fragments::<false, _, Q, RAILS, DEPTH>(
-                    rails, chooser, slot, none, size, id,
+                    rails,
+                    chooser,
+                    slot,
+                    none,
+                    size,
+                    id,
+                    post_fragments,
                 ),
             }
         };
@@ -155,12 +182,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Returns whether the front pending request, which has no fragments, waits for its fence. Only
-    /// a request without data can: a pass-through request is posted in its own turn.
+    /// Returns whether the front pending request, which has no fragments to post, waits for its
+    /// fence. Only a request without data can: a pass-through request is posted in its own turn.
     #[cold]
     #[inline(never)]
     fn waits_for_fence(&mut self, id: u64) -> bool {
         let slot = self.sends.slot(id);
+        if slot.state.contains(SlotState::TAKEN_BACK) {
+            self.pass_taken_back(id);
+            return false;
+        }
         slot.state.contains(SlotState::NO_DATA) && slot.is_fenced() && !self.passes_fence(id)
     }
 
@@ -236,13 +267,16 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let sends = || self.all_rails().map(|rail| &rail.sends);
         let lost = sends().flat_map(|sends| sends.lost_batches());
         for batch in sends().flat_map(|sends| sends.iter()).chain(lost) {
-            if matches!(batch.content, Content::Fragments | Content::Numbered) {
+            let is_counted = matches!(batch.content, Content::WithNotify | Content::Gap);
+            if batch.content.is_fragments() || is_counted {
                 let slot = self.sends.find(batch.wr).expect("a request in flight is alive");
                 assert!(slot.batches_in_flight > 0);
                 in_flight += 1;
             }
         }
-        let has_failed = |slot: &SendSlot<RAILS>| !slot.final_status().is_success();
+        let has_failed = |slot: &SendSlot<RAILS>| {
+            !slot.final_status().is_success() && !slot.state.contains(SlotState::TAKEN_BACK)
+        };
         let failed = self.sends.iter().any(has_failed);
         let alone = failed && !self.health.failed;
         assert!(!alone, "no request fails alone: its receiver could be told of it");
@@ -261,9 +295,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 }
 
 /// Splits the request into one share for each rail that has credits. Returns whether all of it is
-/// with the rails. `ONE`: at most one fragment is left.
+/// with the rails. `ONE`: at most one fragment is left. `post` posts a share to its rail.
 #[inline(always)]
-fn dispatch_fragments<
+pub(super) fn dispatch_fragments<
     const ONE: bool,
     N: Numbering,
     Q: QueuePair,
@@ -276,6 +310,7 @@ fn dispatch_fragments<
     numbers: &mut N,
     size: u32,
     id: u64,
+    mut post: impl FnMut(&mut Rail<Q, DEPTH>, &SendSlot<RAILS>, Offered<N>, u32) -> Taken,
 ) -> Result<bool, Truncated> {
     let all = if ONE { 1 } else { chooser.fragments_in(slot.unposted()) };
     let share = if ONE { 1 } else { chooser.share(all) };
@@ -306,7 +341,7 @@ fn dispatch_fragments<
         slot.offset = offset + length;
         slot.batches_in_flight += 1;
         let offered = Offered { count, offset, last_length, tag, number, is_end };
-        let taken = post_fragments::<N, Q, RAILS, DEPTH>(rail, slot, offered, size);
+        let taken = post(rail, slot, offered, size);
         if let Some(refusal) = taken.refusal {
             return Err(Truncated { at, count, taken: taken.count, refusal });
         }
@@ -402,6 +437,34 @@ pub(super) fn post_rest<Q: QueuePair, const RAILS: usize, const DEPTH: usize>(
         let rest = Offered::<Unnumbered>::rest(batch, index, tag, slot, size);
         post_fragments::<_, Q, RAILS, DEPTH>(rail, slot, rest, size)
     }
+}
+
+/// Posts the numbers of a batch from `index` on, the first of them under `tag`, without their data.
+#[cold]
+pub(super) fn post_gap<Q: QueuePair, const RAILS: usize, const DEPTH: usize>(
+    rail: &mut Rail<Q, DEPTH>,
+    slot: &SendSlot<RAILS>,
+    batch: &Batch,
+    index: u32,
+    mut tag: Tag,
+) -> Taken {
+    let count = u32::from(batch.count) - index;
+    let keys = slot.keys[usize::from(rail.keys_at)];
+    let mut number = SendNumbers::number_of(batch, index);
+    let mut sends = rail.qp.start_send();
+    for left in (0..count).rev() {
+        let is_last = left == 0;
+        let own_tag = if is_last { tag.last() } else { tag };
+        // The number that arrives last may complete a request that wakes its receiver.
+        let mut flags = SendNumbers::inner_flags(slot);
+        flags.set(SendFlags::SIGNALED, is_last);
+        let request = fragment_request::<SendNumbers, RAILS>(slot, keys, own_tag, flags);
+        // Never the mark of the last one: it would notify the peer of a request that is not there.
+        sends.add(&request(SendNumbers::imm(number, false), Sge::EMPTY, slot.remote_addr));
+        tag = tag.next_of_batch();
+        number = SendNumbers::after(number);
+    }
+    Taken::of(count, sends.commit())
 }
 
 /// Returns the load of each rail, for least finish time.

@@ -10,21 +10,25 @@
 //! different lengths.
 
 use super::choose::Chooser;
-use super::dispatch::{Progress, Truncated, fragment_request, load, post_rest, unacknowledged};
+use super::dispatch::{
+    Progress, Truncated, fragment_request, load, post_gap, post_rest, unacknowledged,
+};
 use super::error::PostSendError;
+use super::keys::Keys;
 use super::parts::{Cut, Gathered, Walk};
 use super::qp::VirtualQp;
 use super::scheme::dqplb::SendNumbers;
 use super::scheme::{Numbering, Unnumbered};
-use super::slot::{Keys, SendSlot, Sends, SlotState};
+use super::slot::{SendSlot, Sends, SlotState};
 use super::tracker::TrackerFull;
 use crate::hardware::{MAX_SGE, QueuePair, SendBatch, Taken, add_gathered};
 use crate::rail::tag::Tag;
-use crate::rail::{Batch, Rail, RailError};
+use crate::rail::{Batch, Content, Rail, RailError};
 use crate::verbs::{DeviceId, LocalBuffer, LocalPart, Opcode, SendFlags, SendWr, Sge};
+use core::ops::Range;
 
 /// Returns the buffers that have bytes, each with its index in the list.
-fn filled<'b, 'k>(
+pub(super) fn filled<'b, 'k>(
     buffers: &'b [LocalPart<'k>],
 ) -> impl Iterator<Item = (usize, &'b LocalPart<'k>)> + Clone {
     buffers.iter().enumerate().filter(|(_, part)| part.local.length() > 0)
@@ -42,7 +46,8 @@ fn check_count(count: usize, max: usize) -> Result<(), PostSendError> {
 
 /// Returns the lkey of a buffer on a device. An inline request needs none, because it is copied
 /// when it is posted.
-fn lkey(
+#[inline]
+pub(super) fn lkey(
     flags: SendFlags,
     part: &LocalPart<'_>,
     buffer: usize,
@@ -84,8 +89,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     ///
     /// Over several rails, fragments pass the borders of buffers: each has as many buffers as all
     /// rails take, up to [`MAX_SGE`], and is shorter than others only where it would have more. The
-    /// request takes as many places of the ring as there are buffers, and one more, until it is
-    /// reported in its turn.
+    /// request needs as many free places of the ring as there are buffers, and one more. It keeps
+    /// them until it is reported in its turn, or only one of them, if it is one fragment that a
+    /// rail takes at once and need not be re-routed.
     ///
     /// # Errors
     ///
@@ -168,29 +174,31 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.check_fragmented(whole)?;
         let is_inline = whole.flags.contains(SendFlags::INLINE);
         let waits = self.sends.front_pending().is_some();
+        let count = filled(buffers).count();
         if is_inline {
             // An inline request is one fragment, so the whole list must fit one request.
-            check_count(filled(buffers).count(), self.max_sge as usize)?;
+            check_count(count, self.max_sge as usize)?;
             if waits {
                 return Err(PostSendError::InlineMustWait);
             }
         }
-        self.check_parts(whole.flags, buffers, self.devices.places.len())?;
+        self.check_places(count)?;
+        if !waits && self.is_whole(whole, count) {
+            return self.post_whole(whole, buffers);
+        }
+        self.check_keys(whole.flags, buffers, 0..self.devices.places.len())?;
         let id = self.add_apart(whole)?;
         self.add_parts(id, buffers)?;
         // Requests go to the rails oldest first, so behind a waiting request this one waits, too.
-        if waits { Ok(()) } else { self.dispatch_list(id, is_inline) }
+        if waits {
+            return Ok(());
+        }
+        let progress = self.dispatch(id);
+        self.list_dispatched(id, is_inline, progress)
     }
 
-    /// Refuses a list that does not fit the ring, or that has a buffer without a key for one of the
-    /// first `devices` places of devices.
-    pub(super) fn check_parts(
-        &self,
-        flags: SendFlags,
-        buffers: &[LocalPart<'_>],
-        devices: usize,
-    ) -> Result<(), PostSendError> {
-        let count = filled(buffers).count();
+    /// Refuses a list of `count` buffers that does not fit the ring.
+    pub(super) fn check_places(&self, count: usize) -> Result<(), PostSendError> {
         // More buffers than that never fit, so polling does not help: this is not back-pressure.
         check_count(count, WRS - 1)?;
         // The request itself takes one more place. Checked before anything is added, so that a
@@ -198,8 +206,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if count >= self.sends.room() {
             return Err(TrackerFull { capacity: WRS }.into());
         }
+        Ok(())
+    }
+
+    /// Refuses a list that has a buffer without a key for one of these places of devices.
+    pub(super) fn check_keys(
+        &self,
+        flags: SendFlags,
+        buffers: &[LocalPart<'_>],
+        places: Range<usize>,
+    ) -> Result<(), PostSendError> {
         // A fragment may go to any of these devices, and a lost one may be posted again on another.
-        for place in &self.devices.places[..devices] {
+        for place in &self.devices.places[places] {
             for (at, part) in filled(buffers) {
                 lkey(flags, part, at, place.device())?;
             }
@@ -229,9 +247,14 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Ok(())
     }
 
-    /// Posts as much as it can of the newest request, which has a list and is the only one pending.
-    fn dispatch_list(&mut self, id: u64, is_inline: bool) -> Result<(), PostSendError> {
-        match self.dispatch(id) {
+    /// Handles how far the newest request got, which has a list and was the only one pending.
+    pub(super) fn list_dispatched(
+        &mut self,
+        id: u64,
+        is_inline: bool,
+        progress: Progress,
+    ) -> Result<(), PostSendError> {
+        match progress {
             // The buffers occupy the places behind the request, and the cursor passes them with it.
             Progress::Posted => {
                 while self.sends.front_pending().is_some() {
@@ -419,7 +442,7 @@ fn post_parts<
 }
 
 /// Posts the fragments of a batch from `index` on, the first of them under `tag`, whether their
-/// request has a list or not.
+/// request has a list or not, or was taken back.
 pub(super) fn post_rest_of<
     Q: QueuePair,
     const RAILS: usize,
@@ -434,6 +457,9 @@ pub(super) fn post_rest_of<
     cut: Cut,
 ) -> Taken {
     let slot = *sends.slot(batch.wr);
+    if batch.content == Content::Gap {
+        return post_gap(rail, &slot, batch, index, tag);
+    }
     if !slot.state.contains(SlotState::LISTED) {
         return post_rest(rail, &slot, batch, index, tag, cut.size);
     }

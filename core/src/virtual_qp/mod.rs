@@ -34,18 +34,25 @@
 // | `build`, `config`, `error` | construction, configuration and errors |
 // | `post_many` | several requests with one call |
 // | `list`, `parts` | requests with several buffers, and how their buffers are cut into fragments |
+// | `whole_list` | requests with several buffers that are one fragment |
+// | `one_trip` | short WRITE_WITH_IMMs with SPRAY, whose data is in their notify: no steps 2 to 4 |
+// | `slot`, `tracker`, `keys` | the slots of the rings, the rings, and the keys of requests |
 // | `receive`, `data_receives` | receives without and with buffers |
 // | `state` | which rails may take requests, and failures: queries and actions of the owner |
 // | `reroute` | recovery of failed rails, step by step |
+// | `cancel` | requests that are taken back |
 
 mod build;
+mod cancel;
 mod choose;
 mod complete;
 mod config;
 mod data_receives;
 mod dispatch;
 mod error;
+mod keys;
 mod list;
+mod one_trip;
 mod parts;
 mod pass_through;
 mod post;
@@ -58,6 +65,7 @@ pub(crate) mod scheme;
 mod slot;
 mod state;
 pub(crate) mod tracker;
+mod whole_list;
 
 pub use crate::rail::{
     ControlDecodeError, ControlError, ControlMessage, FailedBecause, MAX_RAILS, RailCounters,
@@ -65,6 +73,7 @@ pub use crate::rail::{
     ReplaceError, ReportedState,
 };
 pub use build::PairDevicesError;
+pub use cancel::{CANCEL_VERSION, CancelError};
 pub use config::{
     BuildError, Config, FRAGMENT_ALIGN, FragmentSizeError, PassThroughOrder, RailChoice,
     RailFailure,

@@ -5,7 +5,8 @@
 //! determines all others, and the fragments of a batch can be computed again when they are posted
 //! again.
 
-use super::slot::{Keys, SendSlot, Sends, SlotState};
+use super::keys::Keys;
+use super::slot::{SendSlot, Sends, SlotState};
 use crate::hardware::MAX_SGE;
 use crate::rail::Batch;
 use crate::verbs::{LocalBuffer, Sge};

@@ -4,9 +4,10 @@
 use super::choose::{Chooser, MOST_SHARED};
 use super::dispatch::{Offered, add_fragments, load, unacknowledged};
 use super::error::{PostManyError, PostSendError};
+use super::keys::Keys;
 use super::qp::VirtualQp;
 use super::scheme::{Numbering, Unnumbered};
-use super::slot::{Keys, SendSlot, Sends};
+use super::slot::{SendSlot, Sends};
 use crate::hardware::{QueuePair, SendBatch, Taken};
 use crate::rail::{Batch, PhysicalRail, Rail, RailError};
 use crate::verbs::{Opcode, SendFlags, SendWr};

@@ -14,7 +14,7 @@ use super::list::post_rest_of;
 use super::parts::front_bytes;
 use super::qp::VirtualQp;
 use super::scheme::{Receiving, Refused, SchemeState};
-use super::slot::{RecvSlot, Recvs, SendSlot, SlotState};
+use super::slot::{Received, RecvSlot, Recvs, SendSlot, SlotState};
 use crate::completion::{DirectCompletions, VirtualWc};
 use crate::hardware::QueuePair;
 use crate::rail::{PhysicalRail, RailId, RailSet, RailState};
@@ -125,7 +125,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             self.recvs.pop_pending();
         }
         while let Some(id) = self.recvs.front_in_flight() {
-            self.recvs.slot(id).status = WcStatus::WR_FLUSH_ERR;
+            self.recvs.slot(id).received = Received::Failed(WcStatus::WR_FLUSH_ERR);
             self.recvs.pop_in_flight();
         }
     }
@@ -211,8 +211,9 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.health.needs_recovery { self.report_rest() } else { None }
     }
 
-    /// Returns a report that is due only while `needs_recovery` is set: a request that is done and need
-    /// not wait for its turn; with re-routing, a pass-through request, or a receive with a buffer.
+    /// Returns a report that is due only while `needs_recovery` is set: a request that is done and
+    /// need not wait for its turn; with re-routing, a pass-through request, or a receive with a
+    /// buffer.
     #[cold]
     #[inline(never)]
     fn report_rest(&mut self) -> Option<VirtualWc> {
@@ -374,18 +375,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         }
     }
 
-    /// Returns the oldest request that is to be reported ahead of its turn and was not, because the
-    /// peer's count, or the failure of the virtual queue pair, completed it, and not a completion.
+    /// Returns the oldest request that is to be reported ahead of its turn and was not: it was
+    /// taken back, or it is done, because the peer's count, or the failure of the virtual queue
+    /// pair, completed it, and not a completion.
     #[cold]
     fn report_ahead(&mut self) -> Option<VirtualWc> {
-        let id = self.next_ahead()?;
+        let id = self.next_taken_back().or_else(|| self.next_ahead())?;
         let Self { ahead, sends, .. } = self;
         Some(ahead.report(sends.slot(id)))
     }
 
     /// Returns whether a request is to be reported ahead of its turn, and was not.
     pub(super) fn has_ahead(&self) -> bool {
-        self.next_ahead().is_some()
+        self.next_taken_back().is_some() || self.next_ahead().is_some()
     }
 
     fn next_ahead(&self) -> Option<u64> {
@@ -423,7 +425,7 @@ impl<const RAILS: usize> SendSlot<RAILS> {
     /// Returns whether it is to be reported now, although it may not be its turn.
     pub(super) fn is_done_ahead(&self) -> bool {
         let is_open = self.state.contains(SlotState::WHEN_DONE)
-            && !self.state.contains(SlotState::REPORTED)
+            && !self.state.intersects(SlotState::REPORTED.union(SlotState::TAKEN_BACK))
             // SPRAY's WRITE_WITH_IMM has plain WRITEs as fragments. Its notify follows all earlier
             // requests, so its turn has come anyway.
             && self.fragment_opcode == self.opcode;
@@ -440,13 +442,20 @@ impl RecvSlot {
     /// Its completion.
     #[inline]
     pub(super) const fn report(&self, qp_num: u32) -> VirtualWc {
+        let (status, imm) = match self.received {
+            Received::NoImm => (WcStatus::SUCCESS, None),
+            Received::Imm(imm) => (WcStatus::SUCCESS, Some(imm)),
+            Received::Failed(status) => (status, None),
+        };
         VirtualWc {
             wr_id: self.wr_id,
-            status: self.status,
+            status,
             opcode: WcOpcode::RECV_RDMA_WITH_IMM,
             qp_num,
-            byte_len: self.byte_len,
-            imm: self.imm,
+            // The data went to the address that its sender chose. A receive does not show whether
+            // it came with the notify, so that both reports are the same.
+            byte_len: 0,
+            imm,
         }
     }
 }

@@ -4,9 +4,10 @@ use super::choose::Chooser;
 use super::config::Config;
 use super::data_receives::DataReceives;
 use super::error::Health;
+use super::keys::Devices;
 use super::pass_through::PassThrough;
 use super::scheme::{Offers, SchemeState};
-use super::slot::{Ahead, Devices, Recvs, Sends, SlotState};
+use super::slot::{Ahead, Recvs, Sends, SlotState};
 use crate::hardware::QueuePair;
 use crate::rail::{Rail, RailCounters, RailId, Reroute};
 use crate::verbs::ImmOrder;
@@ -15,8 +16,9 @@ use arrayvec::ArrayVec;
 /// One queue pair made of up to `RAILS` physical ones.
 ///
 /// Each rail may have `DEPTH` requests in flight; `WRS` sends and `WRS` receives may be
-/// unreported. Both are powers of two, `DEPTH` from 8 to 2^15. All memory is inside the value, so
-/// `size_of` is the memory footprint; nothing is allocated, and the value may be moved at any time.
+/// unreported. Both are powers of two, `DEPTH` from 8 to 2^15, `WRS` at least 2. An atomic that has
+/// to wait takes two places among the sends. All memory is inside the value, so `size_of` is the
+/// memory footprint; nothing is allocated, and the value may be moved at any time.
 ///
 /// # Method families
 ///
@@ -237,6 +239,12 @@ pub struct VirtualQp<Q, const RAILS: usize, const DEPTH: usize, const WRS: usize
     pub(super) data_receives: DataReceives<RAILS, DEPTH>,
     /// Recovery of failed rails.
     pub(super) reroute: Reroute,
+    /// Requests that are being taken back.
+    pub(super) being_taken_back: usize,
+    /// A request was taken back, and may not be reported yet.
+    pub(super) has_taken_back: bool,
+    /// How the peer fences rails to take requests back; 0 if it does not.
+    pub(super) peer_cancel_version: u32,
 }
 
 /// The part of the configuration that every request needs. Over a single rail, a request reads only
@@ -381,6 +389,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         self.pass_through_invariants();
         self.ahead_invariants();
         self.list_invariants();
+        self.taken_back_invariants();
     }
 
     #[inline]

@@ -5,11 +5,11 @@
 
 use super::data_receives::{Buffer, Outcome};
 use super::error::{PostRecvError, RefusedBy};
+use super::keys::Keys;
 use super::parts::Gathered;
 use super::qp::VirtualQp;
 use super::scheme::dqplb::{PeerWindow, PeerWindowError};
 use super::scheme::{Notification, SchemeState};
-use super::slot::Keys;
 use crate::completion::DirectCompletions;
 use crate::hardware::{MAX_SGE, QueuePair, RecvBatch, Taken, add_scattered};
 use crate::rail::tag::TagKind;

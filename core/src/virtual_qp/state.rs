@@ -1,6 +1,7 @@
 //! The state of a virtual queue pair: which rails may take requests, reports of failures, and the
 //! calls that handle both.
 
+use super::config::{BuildError, RailChoice};
 use super::error::{Failure, ProtocolError};
 use super::qp::VirtualQp;
 use super::slot::{SendSlot, SlotState};
@@ -103,6 +104,12 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         rail.is_some_and(|rail| !rail.sends.is_empty())
     }
 
+    /// Returns the payload bytes in flight on a rail. Adds them up, so it is for owners that measure
+    /// rails from time to time. With one rail nothing is tracked, so this is 0.
+    pub fn bytes_in_flight(&self, rail: RailId) -> u64 {
+        self.rail(rail).map_or(0, |rail| rail.sends.bytes())
+    }
+
     /// Whether the oldest send request in flight on a rail takes a receive of the peer's. Such a
     /// request waits until the peer has posted the receive. All other requests need only the peer's
     /// device. With one rail nothing is tracked, so this is false.
@@ -117,8 +124,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Requests that wait for their FENCE do not count. With one rail nothing is tracked, so this
     /// is false.
     pub fn has_requests_without_receive(&self) -> bool {
-        const NO_FRAGMENTS: SlotState =
-            SlotState::PASS_THROUGH.union(SlotState::NO_DATA).union(SlotState::PART);
+        const NO_FRAGMENTS: SlotState = SlotState::PASS_THROUGH
+            .union(SlotState::NO_DATA)
+            .union(SlotState::PART)
+            .union(SlotState::TAKEN_BACK);
         let takes_none = |batch: &Batch| batch.receives() == 0;
         let has_any = |rail: &Rail<Q, DEPTH>| {
             rail.sends.iter().chain(rail.sends.lost_batches()).any(takes_none)
@@ -188,6 +197,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         // Requests that waited for a rail may use this one, or the rails that it kept closed.
         self.pump_all();
         true
+    }
+
+    /// Sets which rail gets the next fragments, in place of
+    /// [`Config::rail_choice`](super::Config::rail_choice), for example because a port has another
+    /// rate now. Fragments that were posted before stay where they are.
+    ///
+    /// # Errors
+    ///
+    /// Nothing changed: [`BuildError::Bandwidth`], if a bandwidth is 0.
+    pub fn set_rail_choice(&mut self, choice: RailChoice) -> Result<(), BuildError> {
+        self.chooser.set_choice(choice, self.rails.len())?;
+        self.config.rail_choice = choice;
+        Ok(())
     }
 
     /// Takes note of what may have changed whether a rail takes requests.
@@ -263,8 +285,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     }
 
     /// Whether rail 0 takes a new pass-through request now.
+    #[inline]
     pub(super) fn rail_0_has_room(&self) -> bool {
-        self.may_carry(0) && self.rails[0].sends.credits() > 0
+        let rail = &self.rails[0];
+        // A rail that accepts fragments may carry requests. It may also leave fragments to others.
+        rail.sends.credits() > 0 && (rail.accepts() || self.may_carry(0))
     }
 
     /// Returns whether rail 0 can take a pass-through request that was accepted before. Only rail 0

@@ -37,6 +37,9 @@ pub struct WrTracker<T, const N: usize> {
     notified: u64,
     posted: u64,
     added: u64,
+    /// No slot before this one is alive. It follows [`oldest_alive`](Self::oldest_alive) only when
+    /// the ring looks full, so that a post need not compare the cursors for each request.
+    freed: u64,
     /// Slots from here on stay alive although their requests are reported; `u64::MAX` if none.
     kept: u64,
 }
@@ -45,7 +48,15 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     /// An empty ring; `blank` fills the slots until requests do.
     pub const fn new(blank: T) -> Self {
         const { assert!(N.is_power_of_two(), "a ring's size is a power of two") };
-        Self { slots: [blank; N], reported: 0, notified: 0, posted: 0, added: 0, kept: u64::MAX }
+        Self {
+            slots: [blank; N],
+            reported: 0,
+            notified: 0,
+            posted: 0,
+            added: 0,
+            freed: 0,
+            kept: u64::MAX,
+        }
     }
 
     #[inline]
@@ -78,13 +89,20 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         &mut self,
         fill: impl FnOnce(&mut T) -> Result<(), E>,
     ) -> Result<u64, E> {
-        if self.is_full() {
+        if self.added - self.freed == N as u64 && self.has_no_room() {
             return Err(TrackerFull { capacity: N }.into());
         }
         let id = self.added;
         fill(&mut self.slots[Self::index(id)])?;
         self.added += 1;
         Ok(id)
+    }
+
+    /// Looks how far slots are free. Returns whether the ring is full.
+    #[cold]
+    fn has_no_room(&mut self) -> bool {
+        self.freed = self.oldest_alive();
+        self.is_full()
     }
 
     /// Takes the newest request back, as if it had never been added. It must wait for rails still.
@@ -170,6 +188,11 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
     #[inline]
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = (u64, &T)> {
         (self.notified..self.posted).map(|id| (id, &self.slots[Self::index(id)]))
+    }
+
+    /// Ids of the requests that are not reported.
+    pub(crate) const fn unreported_ids(&self) -> Range<u64> {
+        self.reported..self.added
     }
 
     /// Ids of the requests that wait for rails.
@@ -267,6 +290,7 @@ impl<T: Copy, const N: usize> WrTracker<T, N> {
         assert!(self.notified <= self.posted);
         assert!(self.posted <= self.added);
         assert!(self.added - self.oldest_alive() <= N as u64);
+        assert!(self.freed <= self.oldest_alive());
     }
 }
 

@@ -181,6 +181,7 @@ fn receivers_whose_entries_are_unanswered_are_named_only_if_these_are_late() {
     }
     // The second one goes by the other rail, which carries out nothing.
     let _ = rig.irecv(&target, 256);
+    rig.poll_far();
     assert_eq!(stalled(&mut rig), [0; 0], "the first look");
     for _ in 0..2 {
         assert_eq!(stalled(&mut rig), [1]);
@@ -240,6 +241,7 @@ fn a_full_queue_is_drained_behind_one_that_has_a_completion() {
     (0..2).for_each(|_| assert_eq!(rig.message(&source, &target, 64, 64), 64));
     for _ in 0..8 {
         let _ = rig.irecv(&target, 64);
+        rig.poll_far();
     }
     let posted = rig.fabric.posted(far);
     let signaled = |at: usize| posted[at].flags.contains(polyrail_core::verbs::SendFlags::SIGNALED);

@@ -3,6 +3,7 @@
 
 mod allocations;
 mod beside;
+mod cancel;
 mod connection_failures;
 mod device;
 mod entries;

@@ -1,6 +1,6 @@
 //! Peers that break the protocol fail their connection, and no other on the same pools.
 
-use crate::rig::{Rig, Setup, irecv};
+use crate::rig::{Rig, SLOTS, Setup, irecv};
 use polyrail_core::p2p::{
     CallError, ConnectionEnd, EntryError, Failure, ImmLayout, Immediate, Mask, ProtocolError,
     RecordError, RecvHandle, Told,
@@ -229,6 +229,8 @@ fn entries_that_lie() {
     use std::sync::atomic::AtomicU64;
     let lies = [
         (Entry { count: 9, ..Entry::default() }, EntryError::Count { index: 0, count: 9 }),
+        // One of two, in the place of an only one.
+        (Entry { count: 2, ..Entry::default() }, EntryError::Count { index: 0, count: 2 }),
         (
             Entry { index: 1, count: 2, ..Entry::default() },
             EntryError::Index { index: 0, found: 1 },
@@ -274,23 +276,26 @@ fn any_entry_at_all() {
         setup.sender.entry_form = [EntryForm::Plain, EntryForm::Hashed][round % 2];
         let mut rig = setup.rig();
         let ring = rig.sender().card().ring.addr;
+        // Two receives of one buffer, or behind the entries of such receives one of two buffers.
+        let is_alone = round % 3 == 0;
+        let first = if is_alone { ring } else { ring + SLOTS as u64 * 64 };
         for at in 0..2 {
             let [a, b, c] = [(); 3].map(|()| random.next());
             let entry = Entry {
-                number: 1 + u64::from(a % 11 == 0),
+                number: 1 + u64::from(is_alone) * u64::from(at) + u64::from(a % 11 == 0),
                 addr: b,
                 length: c as u32,
                 tag: at,
                 rkeys: [b as u32; 8],
-                count: if a % 7 == 0 { a as u8 } else { 2 },
-                index: if a % 5 == 0 { b as u8 } else { at as u8 },
+                count: if a % 7 == 0 { a as u8 } else { 2 - u8::from(is_alone) },
+                index: if a % 5 == 0 { b as u8 } else { at as u8 * u8::from(!is_alone) },
             };
             let words = [const { AtomicU64::new(0) }; 8];
             entry.store(setup.sender.entry_form, &words);
             if a % 13 == 0 {
                 words[6].store(c, std::sync::atomic::Ordering::Relaxed);
             }
-            rig.fabric.put(ring + u64::from(at) * 64, &words);
+            rig.fabric.put(first + u64::from(at) * 64, &words);
         }
         let memory = rig.source(1000);
         for tag in [0, 1] {

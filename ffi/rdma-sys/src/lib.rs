@@ -5,10 +5,12 @@
 //! structs without a name the same name (rust-bindgen issue 2312). It also links libibverbs, so
 //! programs do not start where the library is not installed.
 //!
-//! Types and numbers in `generated` are what bindgen makes of the header of rdma-core 44, so a build
-//! needs neither the header nor libclang; `header`, a crate beside this one, makes them and compares
-//! them. What a newer library adds behind the end of a struct is not used. `library` has the exported functions and loads libibverbs at the first
-//! call; `inline` has the header's inline functions; `verbs` has the types.
+//! Types and numbers in `generated` are what bindgen makes of the header of rdma-core 44, so a
+//! build needs neither the header nor libclang; `header`, a crate beside this one, makes them and
+//! compares them. What a newer library adds behind the end of a struct is not used. `library` has
+//! the exported functions and loads libibverbs at the first call; the functions that an older
+//! library may lack, or that are newer than the header, return `None` without it. `inline` has the
+//! header's inline functions; `verbs` has the types.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("the bindings have the layouts of 64-bit processors");

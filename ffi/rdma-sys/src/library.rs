@@ -63,13 +63,23 @@ fn why() -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// The functions as bindgen declares them, for comparison only: a call would make the program link
-/// the library.
+/// The functions as the header declares them, for comparison only: a call would make the program
+/// link the library.
 #[allow(unreachable_pub, dead_code, missing_docs, reason = "generated")]
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, reason = "generated")]
 mod header {
     use crate::verbs::*;
     include!("generated/functions.rs");
+
+    // Newer than the header that bindgen translated.
+    unsafe extern "C" {
+        /// rdma-core 62, 100 Mbit/s.
+        pub fn ibv_query_port_speed(
+            context: *mut ibv_context,
+            port_num: u32,
+            port_speed: *mut u64,
+        ) -> ::std::os::raw::c_int;
+    }
 }
 
 /// A function's name as a C string.
@@ -208,4 +218,6 @@ functions! {
     fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int;
     newer fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int,
         access: c_int) -> *mut ibv_mr;
+    newer fn ibv_query_port_speed(context: *mut ibv_context, port_num: u32,
+        port_speed: *mut u64) -> c_int;
 }

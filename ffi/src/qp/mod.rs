@@ -135,8 +135,8 @@ impl<S: Service> QueuePair<S> {
     ///
     /// # Errors
     ///
-    /// Errors of the driver. EBUSY: a [`Connector`] uses it, and destroys it when it is dropped; the
-    /// queue pair is in ERR.
+    /// Errors of the driver. EBUSY: a [`Connector`] uses it, and destroys it when it is dropped;
+    /// the queue pair is in ERR.
     pub fn close(self) -> Result<(), VerbsError> {
         let Some(raw) = self.raw else { return self.last_wqe.wait() };
         let argument = Argument::Number("qp_num", self.qp_num.into());

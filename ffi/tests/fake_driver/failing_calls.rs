@@ -2,7 +2,7 @@
 //! destruction.
 
 use crate::fake::{
-    FORK_INITS, GUID, QP_NUM, alive, calls_of, fail, heal, install_without, violations, with,
+    FORK_INITS, GUID, QP_NUM, XDR, alive, calls_of, fail, heal, install_without, violations, with,
 };
 use crate::fixture::{All, devices};
 use polyrail_core::hardware::{ReceiveQueue as _, RecvBatch as _};
@@ -282,6 +282,17 @@ fn an_older_library_without_dma_bufs_does_the_rest() {
 }
 
 #[test]
+fn with_an_older_library_a_port_has_the_speed_of_its_lanes() {
+    let name = "failing_calls::with_an_older_library_a_port_has_the_speed_of_its_lanes";
+    in_own_process(name, Stdio::inherit(), || {
+        install_without("ibv_query_port_speed");
+        let all = All::new(PostMode::Classic).unwrap();
+        with(|state| state.port_speed = Some(6_000));
+        assert_eq!(all.context.query_port_speed(1), Ok(800_000));
+    });
+}
+
+#[test]
 #[cfg(target_os = "linux")]
 fn nothing_is_linked_that_may_not_be_installed() {
     drop(All::new(PostMode::Classic).unwrap());
@@ -317,6 +328,12 @@ fn fork_safety_is_initialised_once() {
 #[test]
 fn the_longest_message_is_that_of_the_lesser_port() {
     assert_eq!(All::new(PostMode::Classic).unwrap().context.max_msg_size(), 1 << 28);
+}
+
+#[test]
+fn a_speed_whose_code_is_longer_than_a_byte_is_read() {
+    let port = All::new(PostMode::Classic).unwrap().context.query_port(1).unwrap();
+    assert_eq!((port.speed_code, port.width, port.speed_mbps), (XDR, 4, 800_000));
 }
 
 #[test]

@@ -4,8 +4,8 @@ use crate::fake::{Registered, TICKS, WALL_CLOCK_NS, complete, fail, with};
 use crate::fixture::{All, open};
 use polyrail_core::verbs::{AccessFlags, DEVICE_ADDRESSES, WcOpcode};
 use polyrail_ffi::{
-    CqInit, Gid, GidType, MemoryRegion, OnDemandPaging, OnDemandRequests, PostMode,
-    ProtectionDomain, QpCap, QpInit, QpState, Rc, SrqAttributes, SrqInit, Timestamps,
+    Argument, CqInit, Gid, GidType, LinkLayer, MemoryRegion, OnDemandPaging, OnDemandRequests,
+    PostMode, ProtectionDomain, QpCap, QpInit, QpState, Rc, SrqAttributes, SrqInit, Timestamps,
 };
 use rdma_sys::{ibv_create_cq_wc_flags as wc, ibv_odp_caps, ibv_odp_caps__bindgen_ty_1};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -89,6 +89,48 @@ fn devices_say_what_they_page_on_demand() {
     fail("ibv_query_device_ex", libc::EIO);
     let error = all.context.on_demand_paging().map_err(|error| (error.call, error.errno));
     assert_eq!(error, Err(("ibv_query_device_ex", libc::EIO)));
+}
+
+#[test]
+fn a_port_has_the_speed_that_its_driver_reports_or_that_of_its_lanes() {
+    const LANES: u32 = 800_000;
+    let all = All::new(PostMode::Classic).unwrap();
+    let speed = || all.context.query_port_speed(1);
+    assert_eq!(speed(), Ok(LANES), "the driver does not report it");
+    let report = |hundreds| with(|state| state.port_speed = Some(hundreds));
+    // An XDR port of four planes that has lost one.
+    for (hundreds, mbps) in [(6_000, 600_000), (8_000, LANES), (0, LANES), (u64::MAX, u32::MAX)] {
+        report(hundreds);
+        assert_eq!(speed(), Ok(mbps), "{hundreds}");
+    }
+    report(6_000);
+    // The kernel does not have the call, or is too old for calls of this kind.
+    for errno in [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT, libc::ENOSYS, libc::ENOTTY] {
+        fail("ibv_query_port_speed", errno);
+        assert_eq!(speed(), Ok(LANES), "{errno}");
+    }
+    fail("ibv_query_port_speed", libc::EIO);
+    let error = speed().map_err(|error| (error.call, error.errno, error.argument));
+    assert_eq!(error, Err(("ibv_query_port_speed", libc::EIO, Argument::Number("port_num", 1))));
+}
+
+#[test]
+fn a_port_on_ethernet_has_the_rate_of_its_lanes() {
+    const SDR: u8 = 1;
+    const QDR: u8 = 4;
+    const ONE_LANE: u8 = 1;
+    const FOUR_LANES: u8 = 2;
+    let all = All::new(PostMode::Classic).unwrap();
+    for (speed, width, mbps) in
+        [(SDR, ONE_LANE, 1_000), (SDR, FOUR_LANES, 10_000), (QDR, ONE_LANE, 10_000)]
+    {
+        with(|state| state.ethernet = Some((speed, width)));
+        assert_eq!(all.context.query_port(1).unwrap().link_layer, LinkLayer::Ethernet);
+        assert_eq!(all.context.query_port_speed(1), Ok(mbps), "speed {speed}, width {width}");
+    }
+    // A driver that reports the speed knows it better.
+    with(|state| state.port_speed = Some(25));
+    assert_eq!(all.context.query_port_speed(1), Ok(2_500));
 }
 
 #[test]

@@ -2,14 +2,13 @@
 # Makes a Debian package of libpolyrail, its header and pkg-config file, and the plugins of NCCL and NIXL, and prints where
 # it is.
 #   std-shim/c/deb/build.sh
-# Needs make, a C++ compiler, cargo-c and cargo-deb.
+# Needs make, a C++ compiler and cargo-deb.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 root=$PWD/target/deb/libpolyrail
 rm -rf "$root"
 
-# Paths as they will be installed, below the root; cargo-c finds the crate by its folder.
-(cd std-shim/c && cargo cinstall --locked --release --destdir "$root" --prefix /usr --libdir lib) >&2
+DESTDIR=$root std-shim/c/install.sh /usr >&2
 std-shim/nccl/install.sh "$root/usr/lib" >&2
 make -s -C std-shim/nixl BUILD="$root/nixl" POLYRAIL_CFLAGS="-I$root/usr/include" POLYRAIL_LIBDIR="$root/usr/lib" \
   ARCHIVE="$root/usr/lib/libpolyrail.a" DESTDIR="$root" PLUGIN_DIR=/usr/lib/polyrail/nixl install >&2

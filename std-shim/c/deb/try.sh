@@ -11,6 +11,7 @@ if dpkg -s libpolyrail >/dev/null 2>&1; then
   fail "libpolyrail is installed on this machine: remove it first"
 fi
 package=$(realpath "$1")
+pages=$(realpath "$(dirname "$0")/../../program/deb/pages.sh")
 programs=$(realpath "$(dirname "$0")/../tests/c")
 place=$(mktemp -d)
 trap 'dpkg --purge libpolyrail >/dev/null 2>&1 || true; rm -rf "$place"' EXIT
@@ -36,6 +37,8 @@ begin = ctypes.CDLL("/usr/lib/polyrail/nixl/libplugin_POLYRAIL.so").nixl_plugin_
 begin.restype = ctypes.c_void_p
 assert begin(), "NIXL's plugin has no table"
 PYTHON
+
+"$pages" "$package" libpolyrail
 
 dpkg --purge libpolyrail >/dev/null
 while read -r path; do

@@ -4,6 +4,12 @@
  *
  * Made by cbindgen from std-shim/c/src; do not edit.
  *
+ * The functions are in the order of use: texts of errors, and the log; devices (polyrail_domain_);
+ * memory (polyrail_region_, polyrail_remote_); ways to other processes (polyrail_listener_,
+ * polyrail_link_); connections (polyrail_peers_open or polyrail_messages_open, _add, _meet,
+ * _next_event); requests (_post, _receive, _poll) or messages (polyrail_messages_); the state of
+ * connections; their ends.
+ *
  * Every call returns a polyrail_code, and stores results through pointers. Unless documented
  * otherwise, a call that returns an error has changed nothing.
  *
@@ -71,6 +77,9 @@
 // Maximum length of a text in bytes, including the terminating 0.
 #define POLYRAIL_WORDS_BYTES 256
 
+// `gid_index` of the domain's options is used.
+#define POLYRAIL_DOMAIN_GID_INDEX 1
+
 // Requests of this side may write the memory: READs, receives, results of atomics.
 #define POLYRAIL_ACCESS_LOCAL_WRITE (1 << 0)
 
@@ -88,6 +97,35 @@
 
 // Relaxed ordering: devices may write the memory in any order.
 #define POLYRAIL_ACCESS_RELAXED_ORDERING (1 << 20)
+
+// For times in options: never.
+#define POLYRAIL_NEVER UINT64_MAX
+
+// For `min_rails`: no rail has to be in service.
+#define POLYRAIL_NO_RAIL_NEEDED UINT32_MAX
+
+// For `cancel_grace_us`: rails are fenced at once.
+#define POLYRAIL_NO_GRACE UINT32_MAX
+
+// For `retry_cnt`: no retries.
+#define POLYRAIL_NO_RETRY UINT32_MAX
+
+// Immediates are little endian on the wire, as the reference implementation sends them.
+#define POLYRAIL_ENDPOINT_LITTLE_ENDIAN_IMM (1 << 0)
+
+// WRITEs and READs are reported as soon as they are done, not in posting order. May differ.
+#define POLYRAIL_ENDPOINT_REPORT_WHEN_DONE (1 << 1)
+
+// SENDs and atomics may overtake WRITEs and READs that were posted before them. May differ.
+#define POLYRAIL_ENDPOINT_UNORDERED (1 << 2)
+
+// Requests only: completions make a file descriptor readable, which waiting requires. The first
+// connection on a device decides for all connections there. May differ.
+#define POLYRAIL_ENDPOINT_EVENTS (1 << 3)
+
+// Messages only: received messages can be flushed, which takes one more queue pair on each device.
+// May differ.
+#define POLYRAIL_ENDPOINT_FLUSHES (1 << 4)
 
 // Starts after all requests posted before have ended.
 #define POLYRAIL_REQUEST_FENCE (1 << 0)
@@ -117,41 +155,9 @@
 // Keeps the receive after it is done, for a flush, until polyrail_messages_forget.
 #define POLYRAIL_TEST_KEEP (1 << 0)
 
-// `gid_index` of the domain's options is used.
-#define POLYRAIL_DOMAIN_GID_INDEX 1
-
-// For times in options: never.
-#define POLYRAIL_NEVER UINT64_MAX
-
-// For `min_rails`: no rail has to be in service.
-#define POLYRAIL_NO_RAIL_NEEDED UINT32_MAX
-
-// For `retry_cnt`: no retries.
-#define POLYRAIL_NO_RETRY UINT32_MAX
-
-// Immediates are little endian on the wire, as the reference implementation sends them.
-#define POLYRAIL_ENDPOINT_LITTLE_ENDIAN_IMM (1 << 0)
-
-// WRITEs and READs are reported as soon as they are done, not in posting order. May differ.
-#define POLYRAIL_ENDPOINT_REPORT_WHEN_DONE (1 << 1)
-
-// SENDs and atomics may overtake WRITEs and READs that were posted before them. May differ.
-#define POLYRAIL_ENDPOINT_UNORDERED (1 << 2)
-
-// Completions make a file descriptor readable, which waiting requires. The first connection on a
-// device decides for all connections there. May differ.
-#define POLYRAIL_ENDPOINT_EVENTS (1 << 3)
-
-// Messages only: received messages can be flushed, which takes one more queue pair on each device. May differ.
-#define POLYRAIL_ENDPOINT_FLUSHES (1 << 4)
-
 // Result of a call: 0, "not now", or a negative error. The message of an error is kept for the
 // thread that made the call: see `polyrail_last_error`.
-enum polyrail_code
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+typedef enum {
   // Done.
   POLYRAIL_CODE_OK = 0,
   // Not now: there is no room, or nothing has arrived yet. Nothing changed; poll, and call
@@ -212,21 +218,13 @@ enum polyrail_code
   POLYRAIL_CODE_LINK = -25,
   // The object belongs to the process that this one is a fork of. Nothing was released or sent.
   POLYRAIL_CODE_FORKED = -26,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum polyrail_code polyrail_code;
-#else
-typedef int32_t polyrail_code;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+  // This side or the peer took the message back. Its memory belongs to the caller again; that of
+  // a receive may have been written in part.
+  POLYRAIL_CODE_TAKEN_BACK = -27,
+} polyrail_code;
 
 // How much is logged: events of this level and of lower ones.
-enum polyrail_log_level
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+typedef enum {
   // Nothing.
   POLYRAIL_LOG_LEVEL_NONE = 0,
   // A connection failed for good.
@@ -237,21 +235,10 @@ enum polyrail_log_level
   POLYRAIL_LOG_LEVEL_INFO = 3,
   // An attempt to bring a rail back failed; there will be others.
   POLYRAIL_LOG_LEVEL_DEBUG = 4,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum polyrail_log_level polyrail_log_level;
-#else
-typedef uint32_t polyrail_log_level;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+} polyrail_log_level;
 
 // A kind of hardware.
-enum polyrail_backend
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+typedef enum {
   // Real NICs.
   POLYRAIL_BACKEND_DEFAULT = 0,
   // Real NICs through libibverbs, which is loaded on first use.
@@ -262,21 +249,10 @@ enum polyrail_backend
   // Network interfaces: queue pairs are TCP connections. Between any two Linux hosts or
   // processes, without RDMA devices. Bytes on the network are not encrypted.
   POLYRAIL_BACKEND_TCP = 3,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum polyrail_backend polyrail_backend;
-#else
-typedef uint32_t polyrail_backend;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+} polyrail_backend;
 
 // How a receiver is notified that a WRITE_WITH_IMM has arrived.
-enum polyrail_scheme
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+typedef enum {
   // SPRAY.
   POLYRAIL_SCHEME_DEFAULT = 0,
   // A separate notification, which carries the immediate, once all data is acknowledged.
@@ -284,21 +260,10 @@ enum polyrail_scheme
   // Numbered fragments. Over several rails, immediates of the user, SENDs and atomics are not
   // supported.
   POLYRAIL_SCHEME_DQPLB = 2,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum polyrail_scheme polyrail_scheme;
-#else
-typedef uint32_t polyrail_scheme;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+} polyrail_scheme;
 
 // What the failure of a rail does.
-enum polyrail_rail_failure
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+typedef enum {
   // It ends the connection.
   POLYRAIL_RAIL_FAILURE_DEFAULT = 0,
   // It ends the connection.
@@ -306,21 +271,58 @@ enum polyrail_rail_failure
   // Other rails take over, and no request is lost. The rail gets new queue pairs until it is
   // back in service.
   POLYRAIL_RAIL_FAILURE_REROUTE = 2,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum polyrail_rail_failure polyrail_rail_failure;
-#else
-typedef uint32_t polyrail_rail_failure;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+} polyrail_rail_failure;
+
+// What decides how much of the data each rail carries.
+typedef enum {
+  // As POLYRAIL_RAIL_WEIGHTS_AUTO.
+  POLYRAIL_RAIL_WEIGHTS_DEFAULT = 0,
+  // As POLYRAIL_RAIL_WEIGHTS_RATES, if the rates of all ports that rails use are known and
+  // differ, else as POLYRAIL_RAIL_WEIGHTS_EQUAL.
+  POLYRAIL_RAIL_WEIGHTS_AUTO = 1,
+  // Rails take turns, so each carries the same.
+  POLYRAIL_RAIL_WEIGHTS_EQUAL = 2,
+  // The rail that would finish first comes next: its outstanding bytes are divided by the rate of
+  // its port. If a rate is unknown, all rates count as equal.
+  POLYRAIL_RAIL_WEIGHTS_RATES = 3,
+  // As POLYRAIL_RAIL_WEIGHTS_RATES, with rates that are measured: the bytes that a rail completes
+  // in the time in which it has requests in flight. Only connections that reroute rails measure;
+  // others keep the rates of ports.
+  POLYRAIL_RAIL_WEIGHTS_MEASURED = 4,
+} polyrail_rail_weights;
+
+// What happened to a peer.
+typedef enum {
+  // Both ends are connected over the link. The bytes are the other side's hello.
+  POLYRAIL_EVENT_KIND_CONNECTED = 1,
+  // A message arrived over the link. The bytes are the message.
+  POLYRAIL_EVENT_KIND_MESSAGE = 2,
+  // The link was reconnected. Messages sent before may be lost, in either direction.
+  POLYRAIL_EVENT_KIND_LINK_RESUMED = 3,
+  // The link is gone: the other side removed or closed the peer, its process ended, or the link
+  // could not be reconnected. The event does not tell which: a program that ends in order sends
+  // a last message with polyrail_peers_say, whose event is before this one. The connection goes
+  // on, but failed rails do not return. The bytes are a text with the reason, and `code` is its
+  // code.
+  POLYRAIL_EVENT_KIND_LINK_LOST = 4,
+  // The two sides could not connect. The bytes are a text with the reason, and `code` is its
+  // code.
+  POLYRAIL_EVENT_KIND_NOT_CONNECTED = 5,
+  // A rail failed. The bytes are a text with the reason, and `code` is POLYRAIL_CODE_DEVICE.
+  POLYRAIL_EVENT_KIND_RAIL_FAILED = 6,
+  // The requests in flight on a failed rail were posted again. The bytes are a text.
+  POLYRAIL_EVENT_KIND_RAIL_FENCED = 7,
+  // A rail is back in service. The bytes are a text.
+  POLYRAIL_EVENT_KIND_RAIL_RETURNED = 8,
+  // The connection failed, for example because its other end was closed or its process ended.
+  // This event, and receives that fail, may come before a last message and
+  // POLYRAIL_EVENT_KIND_LINK_LOST. The bytes are a text with the reason, and `code` is
+  // POLYRAIL_CODE_FAILED.
+  POLYRAIL_EVENT_KIND_FAILED = 9,
+} polyrail_event_kind;
 
 // What a request does.
-enum polyrail_opcode
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+typedef enum {
   // Writes to the peer's memory.
   POLYRAIL_OPCODE_WRITE = 0,
   // Writes to the peer's memory, and completes a receive there, which contains the immediate.
@@ -338,21 +340,11 @@ enum polyrail_opcode
   // Adds `compare_add` to 8 aligned bytes at the peer, and stores their old value in the local
   // memory.
   POLYRAIL_OPCODE_FETCH_ADD = 6,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum polyrail_opcode polyrail_opcode;
-#else
-typedef uint32_t polyrail_opcode;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+} polyrail_opcode;
 
-// How a request ended, with the numbers of enum ibv_wc_status. Drivers may return others.
-enum polyrail_status
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+// How a request ended, with the numbers of enum ibv_wc_status, except for the last one. Drivers may
+// return others.
+typedef enum {
   // It was carried out.
   POLYRAIL_STATUS_SUCCESS = 0,
   // A local buffer is shorter than the message.
@@ -373,7 +365,8 @@ enum polyrail_status
   POLYRAIL_STATUS_REMOTE_ACCESS = 10,
   // The peer's device could not execute the request.
   POLYRAIL_STATUS_REMOTE_OPERATION = 11,
-  // The peer's device never answered.
+  // The peer's device never answered, or over TCP its process or device is gone (vendor code
+  // 0x41; 0x45: nothing was acknowledged in time).
   POLYRAIL_STATUS_RETRIES_EXCEEDED = 12,
   // The peer posted no receive in time.
   POLYRAIL_STATUS_RECEIVER_NOT_READY = 13,
@@ -383,21 +376,13 @@ enum polyrail_status
   POLYRAIL_STATUS_RESPONSE_TIMEOUT = 20,
   // An error that no other code describes.
   POLYRAIL_STATUS_GENERAL = 21,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum polyrail_status polyrail_status;
-#else
-typedef uint32_t polyrail_status;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+  // The caller took the request back. Its first `bytes` bytes may have been written, and no
+  // others; nothing is written for it any more. Its receiver was not notified and will not be.
+  POLYRAIL_STATUS_CANCELLED = 65536,
+} polyrail_status;
 
 // Whether the memory of a request may still be accessed.
-enum polyrail_memory
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+typedef enum {
   // The request is done. Nothing accesses the memory of either end for it any more.
   POLYRAIL_MEMORY_DONE = 0,
   // The request failed. Nothing accesses the memory of either end for it any more. How much of
@@ -408,21 +393,10 @@ enum polyrail_memory
   POLYRAIL_MEMORY_REMOTE_MAY_CHANGE = 2,
   // Devices may still access the memory: the request is in progress, or its state is unknown.
   POLYRAIL_MEMORY_UNDER_WAY = 3,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum polyrail_memory polyrail_memory;
-#else
-typedef uint32_t polyrail_memory;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+} polyrail_memory;
 
 // State of a connection.
-enum polyrail_state
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+typedef enum {
   // Not connected.
   POLYRAIL_STATE_NEW = 0,
   // The two sides are connecting over a link.
@@ -433,21 +407,10 @@ enum polyrail_state
   POLYRAIL_STATE_DEGRADED = 3,
   // The connection failed: pending requests are flushed, and new ones are refused.
   POLYRAIL_STATE_FAILED = 4,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum polyrail_state polyrail_state;
-#else
-typedef uint32_t polyrail_state;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+} polyrail_state;
 
 // State of a rail.
-enum polyrail_rail_state
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+typedef enum {
   // The rail carries requests.
   POLYRAIL_RAIL_STATE_IN_SERVICE = 0,
   // The rail failed, and its last completions are awaited.
@@ -458,49 +421,7 @@ enum polyrail_rail_state
   POLYRAIL_RAIL_STATE_DOWN = 3,
   // A new queue pair is being connected.
   POLYRAIL_RAIL_STATE_JOINING = 4,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum polyrail_rail_state polyrail_rail_state;
-#else
-typedef uint32_t polyrail_rail_state;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
-
-// What happened to a peer.
-enum polyrail_event_kind
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
-  // Both ends are connected over the link. The bytes are the other side's hello.
-  POLYRAIL_EVENT_KIND_CONNECTED = 1,
-  // A message arrived over the link. The bytes are the message.
-  POLYRAIL_EVENT_KIND_MESSAGE = 2,
-  // The link was reconnected. Messages sent before may be lost, in either direction.
-  POLYRAIL_EVENT_KIND_LINK_RESUMED = 3,
-  // The link is gone: the other side closed it, or it could not be reconnected. The connection
-  // goes on, but failed rails do not return. The bytes are a text with the reason.
-  POLYRAIL_EVENT_KIND_LINK_LOST = 4,
-  // The two sides could not connect. The bytes are a text with the reason, and `code` is its
-  // code.
-  POLYRAIL_EVENT_KIND_NOT_CONNECTED = 5,
-  // A rail failed. The bytes are a text with the reason.
-  POLYRAIL_EVENT_KIND_RAIL_FAILED = 6,
-  // The requests in flight on a failed rail were posted again. The bytes are a text.
-  POLYRAIL_EVENT_KIND_RAIL_FENCED = 7,
-  // A rail is back in service. The bytes are a text.
-  POLYRAIL_EVENT_KIND_RAIL_RETURNED = 8,
-  // The connection failed. The bytes are a text with the reason.
-  POLYRAIL_EVENT_KIND_FAILED = 9,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum polyrail_event_kind polyrail_event_kind;
-#else
-typedef uint32_t polyrail_event_kind;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+} polyrail_rail_state;
 
 // Devices of one backend, opened together. Memory is registered with a domain, and connections use
 // its devices. May be used by many threads at the same time.
@@ -530,6 +451,28 @@ typedef struct polyrail_remote polyrail_remote;
 // objects that the line is about are in a call.
 typedef void (*polyrail_logger)(void *context, uint32_t level, const char *words);
 
+// A device of a machine or a domain.
+typedef struct {
+  // Its name.
+  char name[POLYRAIL_NAME_BYTES];
+  // Its PCI function and the bridges above it, with the nearest bridge last; empty if it is not
+  // on PCI.
+  char pci_path[POLYRAIL_PATH_BYTES];
+  // Its GUID; 0 over TCP.
+  uint64_t guid;
+  // Sum of the rates of its active ports in Mbit/s, or the rate of its PCI link if that is less;
+  // 0: unknown.
+  uint64_t mbps;
+  // The nearest NUMA node; -1: unknown.
+  int32_t numa_node;
+  // Number of active ports; over TCP 1 if the interface is up and has carrier, otherwise 0.
+  uint32_t ports;
+  // Its IP address in network order over TCP, otherwise 0. IPv4: ::ffff:10.0.0.1.
+  uint8_t address[16];
+  // Reserved; 0.
+  uint64_t reserved[2];
+} polyrail_device_info;
+
 // Options of a domain. `size` is sizeof; everything else may be 0.
 typedef struct {
   // sizeof(polyrail_domain_options).
@@ -538,11 +481,12 @@ typedef struct {
   uint32_t backend;
   // Names of devices, separated by commas, such as "mlx5_0,mlx5_1:2,mlx5_2:1@3", where 2 and 1
   // are ports, and 3 is an index in the port's GID table, instead of `gid_index`. Over TCP,
-  // interfaces or their addresses, with the address for peers behind @ if it is another one (NAT):
-  // "eth0,tcp:eth1,10.0.2.1,eth2@192.0.2.1:7500". Rails are distributed over them in turn. NULL:
-  // with verbs, all usable devices, at most 8; with the software NIC, "soft0"; over TCP, the
-  // interfaces with carrier at which other hosts reach this one, at most 8. Software devices of
-  // different domains are different devices, even under the same name.
+  // interfaces or their addresses, with the address for peers behind @ if it is another one
+  // (NAT): "eth0,tcp:eth1,10.0.2.1,eth2@192.0.2.1:7500"; "eth0:99" is a label of an address of
+  // eth0, not a port, and means eth0 whether the label exists or not. Rails are distributed over
+  // them in turn. NULL: with verbs, all usable devices, at most 8; with the software NIC,
+  // "soft0"; over TCP, the interfaces with carrier at which other hosts reach this one, at most
+  // 8. Software devices of different domains are different devices, even under the same name.
   const char *devices;
   // With POLYRAIL_DOMAIN_GID_INDEX: index of the address in every port's GID table. Otherwise
   // chosen automatically, among the addresses of this network namespace.
@@ -557,28 +501,17 @@ typedef struct {
   uint32_t tcp_port;
   // Reserved; 0.
   uint32_t reserved;
+  // RDMA devices only, without `devices`: what the first devices are to be near to. "thread": the
+  // processors that the calling thread may use, unless they are those of all NUMA nodes; or the
+  // PCI address of a GPU, such as "0000:3b:00.0", in any notation of lspci, nvidia-smi and CUDA;
+  // or "nothing", so that devices are in the order of their names. NULL: "thread". The two ends
+  // may have different orders if one of them calls polyrail_peers_add_toward, which pairs devices
+  // by their networks; otherwise name the devices, or choose "nothing", at both ends. Do so, too,
+  // where networks do not show the pairs: each device has a network of its own, such as a /31 or
+  // /32; devices have link-local addresses only; several InfiniBand fabrics have the same subnet
+  // prefix; or a host has more than 8 usable devices, of which each end opens its nearest.
+  const char *near;
 } polyrail_domain_options;
-
-// A device of a machine or a domain.
-typedef struct {
-  // Its name.
-  char name[POLYRAIL_NAME_BYTES];
-  // Its PCI function and the bridges above it, with the nearest bridge last; empty if it is not
-  // on PCI.
-  char pci_path[POLYRAIL_PATH_BYTES];
-  // Its GUID; 0 over TCP.
-  uint64_t guid;
-  // Sum of the rates of its active ports in Mbit/s; 0: unknown.
-  uint64_t mbps;
-  // The nearest NUMA node; -1: unknown.
-  int32_t numa_node;
-  // Number of active ports; over TCP 1 if the interface is up and has carrier, otherwise 0.
-  uint32_t ports;
-  // Its IP address in network order over TCP, otherwise 0. IPv4: ::ffff:10.0.0.1.
-  uint8_t address[16];
-  // Reserved; 0.
-  uint64_t reserved[2];
-} polyrail_device_info;
 
 // Options of links. `size` is sizeof; everything else may be 0.
 typedef struct {
@@ -588,95 +521,29 @@ typedef struct {
   // no file descriptor or thread for it. 0: 10000.
   uint32_t connect_ms;
   // Milliseconds that the peer may take for one message, and for its part of connecting; this
-  // side begins to connect for four fifths of them while a port is down or no path to the peer is
-  // found. If the link breaks while the peer connects, the peer has up to `reconnect_ms` more.
-  // 0: 10000.
+  // side begins to connect for four fifths of them while a port is down or no path to the peer
+  // is found. If the link breaks while the peer connects, the peer has up to `reconnect_ms`
+  // more. 0: 10000.
   uint32_t message_ms;
   // Milliseconds within which a broken link has to be reconnected, at the address that answered
-  // or another one of the peer. 0: 60000.
+  // or another one of the peer. Between two calls that drive the link, at most 500 ms are
+  // counted: a program that drives it once a second waits twice as long. 0: 60000.
   uint32_t reconnect_ms;
   // A secret of at least 16 bytes that both sides must have; NULL: none is required. It is never
   // sent.
   const char *token;
 } polyrail_link_options;
 
-// What happened to a peer.
-typedef struct {
-  // sizeof(polyrail_event).
-  uint32_t size;
-  // A polyrail_event_kind.
-  uint32_t kind;
-  // The peer's number.
-  uint64_t peer;
-  // Length of the event's bytes, which the call stores in the memory passed to it.
-  uint64_t length;
-  // For events of rails: number of the rail, or POLYRAIL_RAIL_NOTIFY.
-  uint32_t rail;
-  // If something failed, a polyrail_code with the reason.
-  int32_t code;
-} polyrail_event;
-
-// The state of a connection.
-typedef struct {
-  // sizeof(polyrail_peer_info).
-  uint32_t size;
-  // A polyrail_state.
-  uint32_t state;
-  // Number of rails.
-  uint32_t rails;
-  // Number of rails in service.
-  uint32_t rails_in_service;
-  // Requests and notification receives that were accepted and not yet reported. 0 over a single
-  // rail, where only the device counts them. For messages: requests that no test has reported as
-  // done.
-  uint32_t unreported;
-  // 1 if the peer has a link, otherwise 0.
-  uint32_t has_link;
-  // Why the connection failed, or else the first failure of a rail; empty if there was none.
-  char words[POLYRAIL_WORDS_BYTES];
-} polyrail_peer_info;
-
-// State and counters of one rail. For messages: of one queue pair; sending queue pairs come first,
-// then receiving ones.
-typedef struct {
-  // Name of the device.
-  char device[POLYRAIL_NAME_BYTES];
-  // Number of the rail, or POLYRAIL_RAIL_NOTIFY.
-  uint32_t rail;
-  // A polyrail_rail_state.
-  uint32_t state;
-  // Number of its present queue pair.
-  uint32_t qp_num;
-  // How often the queue pair was replaced: 0 for the first one.
-  uint32_t generation;
-  // Payload bytes posted.
-  uint64_t bytes;
-  // Requests posted.
-  uint64_t requests;
-  // Batches of requests passed to the driver, each with one write to a doorbell.
-  uint64_t doorbells;
-  // Completions polled.
-  uint64_t completions;
-  // Failed completions.
-  uint64_t errors;
-  // How often it failed and other rails took over. 0 for messages, whose failures are events.
-  uint64_t failures;
-  // Requests that were in flight at these failures and were posted again. 0 for messages, whose
-  // failures are events.
-  uint64_t posted_again;
-  // 0.
-  uint64_t reserved[2];
-} polyrail_rail_info;
-
 // Options of connections, for requests and for messages. Both ends need the same values, except
-// for options marked "May differ". `size` is sizeof; everything else may be 0.
+// for options marked "May differ". `size` is sizeof; everything else may be 0. The call that takes
+// the options refuses values that cannot work on its devices.
 typedef struct {
   // sizeof(polyrail_endpoint_options).
   uint32_t size;
-  // Rails, 1 to 8. 0: 4 for requests, 2 for messages. They use the devices of the domain in turn;
-  // devices beyond the number of rails carry nothing.
+  // Rails, 1 to 8. 0: 4 for requests, 2 for messages. They use the devices of the domain in
+  // turn; devices beyond the number of rails carry nothing.
   uint32_t rails;
-  // A polyrail_scheme. Requests only.
+  // A polyrail_scheme: 0 (SPRAY), POLYRAIL_SCHEME_SPRAY or POLYRAIL_SCHEME_DQPLB. Requests only.
   uint32_t scheme;
   // Maximum length of a fragment in bytes, a multiple of 128. 0: 65536. Requests only. The
   // smaller value of the two ends applies.
@@ -688,13 +555,15 @@ typedef struct {
   // With rerouting: the connection fails if fewer rails are in service. 0: 1;
   // POLYRAIL_NO_RAIL_NEEDED: without rails, it waits until one returns. May differ.
   uint32_t min_rails;
-  // Maximum length of an inline request in bytes. 0: 64. May differ.
+  // Requests only, without rerouting: maximum length of an inline request in bytes. 0: 64. May
+  // differ.
   uint32_t max_inline_data;
   // Path MTU in bytes: 256, 512, 1024, 2048 or 4096. 0: the MTU of the ports. May differ.
   uint32_t path_mtu;
   // The acknowledgement timeout is 4.096 us * 2^timeout, 1 to 31. 0: 18. May differ.
   uint32_t timeout;
-  // Retries before an unanswered request fails, 1 to 7; POLYRAIL_NO_RETRY: none. 0: 7. May differ.
+  // Retries before an unanswered request fails, 1 to 7; POLYRAIL_NO_RETRY: none. 0: 7. May
+  // differ.
   uint32_t retry_cnt;
   // Maximum number of outstanding READs and atomics in either direction. 0: 16. May differ.
   uint32_t max_rd_atomic;
@@ -702,7 +571,8 @@ typedef struct {
   uint32_t pkey_index;
   // Service level, 0 to 15. May differ.
   uint32_t service_level;
-  // Traffic class, 0 to 255: on RoCE v2 the DSCP times 4, plus two bits for congestion marks. May differ.
+  // Traffic class, 0 to 255: on RoCE v2 the DSCP times 4, plus two bits for congestion marks.
+  // May differ.
   uint32_t traffic_class;
   // Flow label, 20 bits. May differ.
   uint32_t flow_label;
@@ -721,9 +591,9 @@ typedef struct {
   // Maximum of these intervals, which double. 0: 5000.
   uint64_t heal_longest_ms;
   // A rail fails that completes nothing for this time, with something in flight. If its oldest
-  // request takes a receive of the peer's (a SEND, a notification, a fragment of DQPLB), the peer
-  // may be late: then the rail fails only while other rails complete requests or have none. If the
-  // connection would fail without the rail, it stays until other requests have waited for
+  // request takes a receive of the peer's (a SEND, a notification, a fragment of DQPLB), the
+  // peer may be late: then the rail fails only while other rails complete requests or have none.
+  // If the connection would fail without the rail, it stays until other requests have waited for
   // rail_timeout_ms, too. 0: 10000; POLYRAIL_NEVER.
   uint64_t stall_timeout_ms;
   // The connection fails after requests or messages have waited this long for rails that do not
@@ -732,58 +602,32 @@ typedef struct {
   // The connection fails if the peer does not report within this time what arrived on a rail
   // that failed. 0: 60000; POLYRAIL_NEVER.
   uint64_t fence_timeout_ms;
+  // A polyrail_rail_weights, for what this side sends.
+  uint32_t rail_weights;
+  // With rerouting: how long what is in flight of a request that is taken back is awaited before
+  // the rails that carry it are fenced, in microseconds. 0: 500; POLYRAIL_NO_GRACE: not at all.
+  uint32_t cancel_grace_us;
+  // Rates in Mbit/s of each port of the domain's devices, in the devices' order, that replace
+  // those of the ports; 0: the port's own. polyrail_domain_devices reports the sum over the
+  // ports of a device. Only the ratios matter.
+  uint32_t device_mbps[POLYRAIL_MAX_DEVICES];
 } polyrail_endpoint_options;
 
-// A buffer for a received message.
+// What happened to a peer.
 typedef struct {
-  // The memory. It must stay registered, and must not be used otherwise, until a test returns
-  // that the receive is done.
-  polyrail_region *region;
-  // Where in it.
-  uint64_t offset;
-  // Its length in bytes.
-  uint32_t length;
-  // The tag by which the sender selects the buffer among those of the receive.
-  uint32_t tag;
-} polyrail_buffer;
-
-// A completed message.
-typedef struct {
-  // sizeof(polyrail_message_info).
+  // sizeof(polyrail_event).
   uint32_t size;
-  // Number of buffers of a receive; 0 for a send or a flush.
-  uint32_t count;
-  // Bytes received into each buffer.
-  uint32_t lengths[POLYRAIL_MAX_BUFFERS];
-  // A polyrail_memory, also if the call returned an error.
-  uint32_t memory;
-  // 0.
-  uint32_t reserved;
-} polyrail_message_info;
-
-// A completed request.
-typedef struct {
-  // The `id` of the request.
-  uint64_t id;
+  // A polyrail_event_kind.
+  uint32_t kind;
   // The peer's number.
   uint64_t peer;
-  // A polyrail_status.
-  uint32_t status;
-  // A polyrail_opcode. For a receive, the opcode of the peer's request, without "with
-  // immediate". Undefined if `status` is not 0.
-  uint32_t opcode;
-  // Length of the request in bytes; for a receive, of the SEND that arrived. Over one rail, the
-  // value of the device, which is often 0 for a WRITE or SEND.
-  uint32_t bytes;
-  // The immediate.
-  uint32_t imm;
-  // POLYRAIL_COMPLETION_ bits.
-  uint32_t flags;
-  // A polyrail_memory.
-  uint32_t memory;
-  // 0.
-  uint64_t reserved[2];
-} polyrail_completion;
+  // Length of the event's bytes, which the call stores in the memory passed to it.
+  uint64_t length;
+  // For events of rails: number of the rail, or POLYRAIL_RAIL_NOTIFY.
+  uint32_t rail;
+  // For events of failures, a polyrail_code; otherwise 0.
+  int32_t code;
+} polyrail_event;
 
 // A request for a peer.
 typedef struct {
@@ -824,6 +668,111 @@ typedef struct {
   uint32_t reserved;
 } polyrail_part;
 
+// A completed request.
+typedef struct {
+  // The `id` of the request.
+  uint64_t id;
+  // The peer's number.
+  uint64_t peer;
+  // A polyrail_status.
+  uint32_t status;
+  // A polyrail_opcode. For a receive, the opcode of the peer's request, without "with
+  // immediate". Undefined if `status` is not 0.
+  uint32_t opcode;
+  // Length of the request in bytes; of a request that was taken back, those that may have been
+  // written; for a receive, of the SEND that arrived. Over one rail, the
+  // value of the device, which is often 0 for a WRITE or SEND.
+  uint32_t bytes;
+  // The immediate.
+  uint32_t imm;
+  // POLYRAIL_COMPLETION_ bits.
+  uint32_t flags;
+  // A polyrail_memory.
+  uint32_t memory;
+  // 0.
+  uint64_t reserved[2];
+} polyrail_completion;
+
+// A buffer for a received message.
+typedef struct {
+  // The memory. It must stay registered, and must not be used otherwise, until a test returns
+  // that the receive is done.
+  polyrail_region *region;
+  // Where in it.
+  uint64_t offset;
+  // Its length in bytes.
+  uint32_t length;
+  // The tag by which the sender selects the buffer among those of the receive.
+  uint32_t tag;
+} polyrail_buffer;
+
+// A completed message.
+typedef struct {
+  // sizeof(polyrail_message_info).
+  uint32_t size;
+  // Number of buffers of a receive; 0 for a send or a flush.
+  uint32_t count;
+  // Bytes received into each buffer.
+  uint32_t lengths[POLYRAIL_MAX_BUFFERS];
+  // A polyrail_memory, also if the call returned an error.
+  uint32_t memory;
+  // 0.
+  uint32_t reserved;
+} polyrail_message_info;
+
+// The state of a connection.
+typedef struct {
+  // sizeof(polyrail_peer_info).
+  uint32_t size;
+  // A polyrail_state.
+  uint32_t state;
+  // Number of rails.
+  uint32_t rails;
+  // Number of rails in service; 0 if the connection failed.
+  uint32_t rails_in_service;
+  // Requests and notification receives that were accepted and not yet reported. 0 over a single
+  // rail, where only the device counts them. For messages: requests that no test has reported as
+  // done.
+  uint32_t unreported;
+  // 1 if the peer has a link, otherwise 0.
+  uint32_t has_link;
+  // Why the connection failed, or else the text of the first event
+  // POLYRAIL_EVENT_KIND_RAIL_FAILED; empty if there was none.
+  char words[POLYRAIL_WORDS_BYTES];
+} polyrail_peer_info;
+
+// State and counters of one rail. For messages: of one queue pair; sending queue pairs come first,
+// then receiving ones.
+typedef struct {
+  // Name of the device.
+  char device[POLYRAIL_NAME_BYTES];
+  // Number of the rail, or POLYRAIL_RAIL_NOTIFY.
+  uint32_t rail;
+  // A polyrail_rail_state.
+  uint32_t state;
+  // Number of its present queue pair.
+  uint32_t qp_num;
+  // How often the queue pair was replaced: 0 for the first one.
+  uint32_t generation;
+  // Payload bytes posted.
+  uint64_t bytes;
+  // Requests posted.
+  uint64_t requests;
+  // Batches of requests passed to the driver, each with one write to a doorbell.
+  uint64_t doorbells;
+  // Completions polled.
+  uint64_t completions;
+  // Failed completions.
+  uint64_t errors;
+  // How often it failed and other rails took over. 0 for messages, whose failures are events.
+  uint64_t failures;
+  // Requests that were in flight at these failures and were posted again. 0 for messages, whose
+  // failures are events.
+  uint64_t posted_again;
+  // 0.
+  uint64_t reserved[2];
+} polyrail_rail_info;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -840,9 +789,21 @@ const char *polyrail_strerror(int32_t code);
 // thread returns an error.
 const char *polyrail_last_error(void);
 
-// Returns what the status of a completion (a polyrail_status, or another number of a driver) means,
-// in a few words. Never NULL, and never freed.
+// Returns what the status of a completion (a polyrail_status, or another number of a driver)
+// means, in a few words. Never NULL, and never freed.
 const char *polyrail_status_str(uint32_t status);
+
+// Returns what the kind of an event (a polyrail_event_kind) means, in a few words.
+// Never NULL, and never freed.
+const char *polyrail_event_kind_str(uint32_t kind);
+
+// Returns what the state of a connection (a polyrail_state) means, in a few words.
+// Never NULL, and never freed.
+const char *polyrail_state_str(uint32_t state);
+
+// Returns what the state of a rail (a polyrail_rail_state) means, in a few words.
+// Never NULL, and never freed.
+const char *polyrail_rail_state_str(uint32_t state);
 
 // Stores text from elsewhere, such as the name that a peer gave or the bytes of an event, so that
 // it is safe to print: control characters and those that hide or reorder others become escapes
@@ -854,18 +815,22 @@ polyrail_code polyrail_printable(const void *text,
                                  size_t capacity,
                                  size_t *length);
 
-// Stores in `is_service` 1 if Kubernetes made the environment variable for a Service, otherwise 0.
-// A Service named `polyrail` has variables such as POLYRAIL_PORT=tcp://10.96.0.7:7471, which begin
-// like settings of plugins.
-polyrail_code polyrail_is_service_variable(const char *name, const char *value, uint32_t *is_service);
-
 // Sets the function that receives log lines about the connections of this process: when they are
 // made, when rails fail and return, when links break, and why connections end. `logger` receives
 // lines of `level` (a polyrail_log_level) and lower levels, together with `context`. NULL, the
 // initial value: nothing is logged. After this returns, no thread is in an earlier `logger`.
 // POLYRAIL_CODE_STATE: `logger` itself made this call, or Rust code of the program has already set
-// another subscriber of `tracing`. POLYRAIL_CODE_FORKED: the parent of this process has called this.
+// another subscriber of `tracing`. POLYRAIL_CODE_FORKED: the parent of this process has called
+// this.
 polyrail_code polyrail_log(uint32_t level, polyrail_logger logger, void *context);
+
+// Returns the devices of this machine for a polyrail_backend, without those that cannot be opened.
+// Stores up to `capacity` of them, and their total number in `count`. POLYRAIL_CODE_UNSUPPORTED:
+// this library was built without real NICs, or without TCP.
+polyrail_code polyrail_devices(uint32_t backend,
+                               polyrail_device_info *devices,
+                               size_t capacity,
+                               size_t *count);
 
 // Opens devices. `options` may be NULL.
 polyrail_code polyrail_domain_open(const polyrail_domain_options *options, polyrail_domain **domain);
@@ -878,19 +843,12 @@ polyrail_code polyrail_domain_devices(polyrail_domain *domain,
                                       size_t *count);
 
 // Stores one line for each device and active port of this machine that was not named, and that the
-// domain leaves out because it cannot be used, or because there are more than POLYRAIL_MAX_DEVICES:
-// `mlx5_1: ` and the reason. Empty if there is none. Devices without an active port, and interfaces
-// without carrier, are not among them. The stored text ends with a 0 byte, which `length` does not
-// count. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed.
+// domain leaves out because it cannot be used, or because there are more than
+// POLYRAIL_MAX_DEVICES: `mlx5_1: ` and the reason. Empty if there is none. Devices without an
+// active port, and interfaces without carrier, are not among them. The stored text ends with a 0
+// byte, which `length` does not count. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is
+// needed.
 polyrail_code polyrail_domain_not_used(polyrail_domain *domain, char *lines, size_t capacity, size_t *length);
-
-// Returns the devices of this machine for a polyrail_backend, without those that cannot be opened.
-// Stores up to `capacity` of them, and their total number in `count`. POLYRAIL_CODE_UNSUPPORTED:
-// this library was built without real NICs, or without TCP.
-polyrail_code polyrail_devices(uint32_t backend,
-                               polyrail_device_info *devices,
-                               size_t capacity,
-                               size_t *count);
 
 // Closes a domain. Objects made from it stay valid, and keep the devices open.
 polyrail_code polyrail_domain_close(polyrail_domain *domain);
@@ -931,6 +889,40 @@ polyrail_code polyrail_remote_import(const void *bytes, size_t length, polyrail_
 // Closes the handle of a peer's memory.
 polyrail_code polyrail_remote_close(polyrail_remote *remote);
 
+// Begins to listen at an address such as "10.0.0.2:7471"; with port 0, the system chooses the
+// port. "*:7471" listens at all addresses of this host, IPv4 and, if the system has it, IPv6.
+// `options` may be NULL. While accepted links are in use, keep the listener open and call
+// polyrail_listener_accept regularly: an accepted link that breaks reconnects through the
+// listener. POLYRAIL_CODE_ARGUMENT: the address is not HOST:PORT.
+polyrail_code polyrail_listener_open(const char *address,
+                                     const polyrail_link_options *options,
+                                     polyrail_listener **listener);
+
+// Stores the address of the listener as text that ends with a 0 byte, and in `length` the number
+// of bytes without the 0 byte.
+polyrail_code polyrail_listener_address(polyrail_listener *listener,
+                                        char *text,
+                                        size_t capacity,
+                                        size_t *length);
+
+// Stores the next link whose peer has sent its hello, unless the peer has closed it since without
+// a reason; see polyrail_link_hello. Never waits: returns POLYRAIL_CODE_NOT_NOW if there is no
+// such link.
+polyrail_code polyrail_listener_accept(polyrail_listener *listener, polyrail_link **link);
+
+// Stores a line about a peer whose link polyrail_listener_accept has ended before its hello: its
+// address and the reason, such as another token. Peers that just closed the connection are not
+// reported. The line ends with a 0 byte, which `length` does not count. POLYRAIL_CODE_NOT_NOW:
+// there is none. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed. The last 16
+// lines are kept until they are stored here. polyrail_log reports all.
+polyrail_code polyrail_listener_next_refused(polyrail_listener *listener,
+                                             char *line,
+                                             size_t capacity,
+                                             size_t *length);
+
+// Stops listening. Accepted links stay open, but no longer reconnect if they break.
+polyrail_code polyrail_listener_close(polyrail_listener *listener);
+
 // Stores the addresses at which other hosts reach a listener of this host at `port`, such as
 // "10.0.0.2:7471,10.0.1.2:7471", for polyrail_link_open, with a 0 byte at the end, and in
 // `length` the number of bytes without it: at most POLYRAIL_MAX_ADDRESSES addresses, the best
@@ -948,13 +940,15 @@ polyrail_code polyrail_addresses(const char *interface,
 // once. `address` may be a list of addresses of one listener, separated by commas, the best first.
 // Names are looked up meanwhile, and tried last. Attempts begin 250 ms apart, or sooner if there
 // are many addresses or an attempt fails, and go on until the peer answers, for `connect_ms` in
-// all, also while this host has no file descriptor or thread for them. If another process answers
+// all, also while this host has no file descriptor or thread for them; an address that refuses, as
+// that of a listener that is not open yet, is not tried again. If another process answers
 // instead, the remaining addresses are tried; likewise if the process that answers has not proved
 // the token and sends nothing for half of the time that is left, for at least 1 s and at most four
 // fifths of `message_ms`. Such a process may be a busy peer: its address is tried again after the
 // others, which have half of the time that is left then. The address that has answered when
 // `connect_ms` is over has `message_ms` for its answer. Pass the link to polyrail_peers_meet: the
 // events of that peer report whether the link connected. `options` may be NULL.
+// POLYRAIL_CODE_ARGUMENT: an address is not HOST:PORT.
 polyrail_code polyrail_link_open(const char *address,
                                  const polyrail_link_options *options,
                                  polyrail_link **link);
@@ -974,38 +968,61 @@ polyrail_code polyrail_link_close(polyrail_link *link);
 // event POLYRAIL_EVENT_KIND_NOT_CONNECTED contains it. Longer reasons are cut off.
 polyrail_code polyrail_link_refuse(polyrail_link *link, const char *reason);
 
-// Begins to listen at an address such as "10.0.0.2:7471"; with port 0, the system chooses the port.
-// "*:7471" listens at all addresses of this host, IPv4 and, if the system has it, IPv6.
-// `options` may be NULL. While accepted links are in use, keep the listener open and call
-// polyrail_listener_accept regularly: an accepted link that breaks reconnects through the
-// listener.
-polyrail_code polyrail_listener_open(const char *address,
-                                     const polyrail_link_options *options,
-                                     polyrail_listener **listener);
+// Creates a polling object for connections for requests over the devices of a domain, without
+// peers. `options`, which may be NULL, apply to peers that are added without options of their own.
+// Options with which no peer can be added on these devices are refused. The object has room for
+// 6144 queue pairs, which is enough for 1228 peers of 4 rails.
+polyrail_code polyrail_peers_open(polyrail_domain *domain,
+                                  const polyrail_endpoint_options *options,
+                                  polyrail_peers **peers);
 
-// Stores the address of the listener as text that ends with a 0 byte, and in `length` the number
-// of bytes without the 0 byte.
-polyrail_code polyrail_listener_address(polyrail_listener *listener,
-                                        char *text,
-                                        size_t capacity,
-                                        size_t *length);
+// Creates a polling object for connections for messages over the devices of a domain, without
+// peers. `options`, which may be NULL, apply to all its peers. Options with which no peer can be
+// added on these devices are refused. At most `most` peers can exist at a time. Each needs 512
+// places in the devices' shared receive queues, so small queues limit the number further. Beyond
+// either limit polyrail_peers_add returns POLYRAIL_CODE_TOO_MANY.
+polyrail_code polyrail_messages_open(polyrail_domain *domain,
+                                     const polyrail_endpoint_options *options,
+                                     uint32_t most,
+                                     polyrail_peers **peers);
 
-// Stores the next link whose peer has sent its hello, and has not closed it since; see
-// polyrail_link_hello. Never waits: returns POLYRAIL_CODE_NOT_NOW if there is no such link.
-polyrail_code polyrail_listener_accept(polyrail_listener *listener, polyrail_link **link);
+// Adds a peer, and stores its number, which is never used again in this object. The lowest 16 bits
+// of the number are a small index, counted from 0, which differs from the indices of all other
+// present peers. If `options` is NULL, the options apply that the object was opened with; for
+// messages it must be NULL. Other peers keep working meanwhile.
+polyrail_code polyrail_peers_add(polyrail_peers *peers,
+                                 const polyrail_endpoint_options *options,
+                                 uint64_t *peer);
 
-// Stores a line about a peer whose link polyrail_listener_accept has ended before its hello: its
-// address and the reason, such as another token. Peers that just closed the connection are not
-// reported. The line ends with a 0 byte, which `length` does not count. POLYRAIL_CODE_NOT_NOW: there
-// is none. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed. The last 16 lines are
-// kept until they are stored here. polyrail_log reports all.
-polyrail_code polyrail_listener_next_refused(polyrail_listener *listener,
-                                             char *line,
-                                             size_t capacity,
-                                             size_t *length);
+// Adds a peer as polyrail_peers_add does, for the other side of a link that a listener accepted.
+// Its rails use the devices of the domain in the order of the other side's devices, so that both
+// ends of a rail are in one network: hosts may list their interfaces in different orders. If no
+// device is in a network of the other side's, the order is that of the domain; so it is if rails
+// cannot use the devices in pairs in turn, which is a line of the log, with the reason.
+// Messages also keep the order of the domain if some of its devices have no counterpart, or more
+// rails than others.
+// POLYRAIL_CODE_MISMATCH: no device here can reach one of the other side's; the message names
+// both. The link stays the caller's; pass it to polyrail_peers_meet.
+polyrail_code polyrail_peers_add_toward(polyrail_peers *peers,
+                                        const polyrail_endpoint_options *options,
+                                        polyrail_link *link,
+                                        uint64_t *peer);
 
-// Stops listening. Accepted links stay open, but no longer reconnect if they break.
-polyrail_code polyrail_listener_close(polyrail_listener *listener);
+// Connects over a link. The link then belongs to the peer, and is closed with it. Its handle is
+// invalid after this call, even if the connection fails; it stays valid only if the call is
+// refused because of its arguments or the peer's state. `hello`, at most POLYRAIL_HELLO_BYTES, is
+// sent to the other side. Never waits: poll both ends until an event reports that they are
+// connected; a loop that sleeps between its polls calls polyrail_peers_drive in each turn.
+// Receives of requests may be posted earlier; a poll may store their completions before the event
+// POLYRAIL_EVENT_KIND_CONNECTED is taken. Options that do not match (POLYRAIL_CODE_MISMATCH) are
+// the result of this call if the link was accepted by a listener, and otherwise the event
+// POLYRAIL_EVENT_KIND_NOT_CONNECTED. After either, the peer is as before: its receives stay
+// posted, and it may meet over another link.
+polyrail_code polyrail_peers_meet(polyrail_peers *peers,
+                                  uint64_t peer,
+                                  polyrail_link *link,
+                                  const void *hello,
+                                  size_t length);
 
 // Stores the card of this end of a connection in `bytes`, and its length, at most
 // POLYRAIL_CARD_BYTES, in `length`. The caller carries the card to the other end in any way.
@@ -1016,27 +1033,16 @@ polyrail_code polyrail_peers_card(polyrail_peers *peers,
                                   size_t *length);
 
 // Connects with the other end, which made this card. Neither end may post, send or offer buffers
-// before both ends have connected; only receives of requests may be posted earlier. Waits while the
-// device connects queue pairs, for about a second over RoCE if no path to the peer is found;
-// polyrail_peers_meet does not. If the call fails because a port is down or no path to the other end
-// is found, it may be repeated with the same card, and connects the rest: the code is
+// before both ends have connected; only receives of requests may be posted earlier. Waits while
+// the device connects queue pairs, for about a second over RoCE if no path to the peer is found;
+// polyrail_peers_meet does not. If the call fails because a port is down or no path to the other
+// end is found, it may be repeated with the same card, and connects the rest: the code is
 // POLYRAIL_CODE_DEVICE, and the message of the error names the reason.
 polyrail_code polyrail_peers_connect(polyrail_peers *peers, uint64_t peer, const void *card, size_t length);
 
-// Connects over a link. The link then belongs to the peer, and is closed with it. Its handle is
-// invalid after this call, even if the connection fails; it stays valid only if the call is
-// refused because of its arguments or the peer's state. `hello`, at most POLYRAIL_HELLO_BYTES, is
-// sent to the other side. Never waits: poll both ends until an event reports that they are
-// connected. Receives of requests may be posted earlier.
-polyrail_code polyrail_peers_meet(polyrail_peers *peers,
-                                  uint64_t peer,
-                                  polyrail_link *link,
-                                  const void *hello,
-                                  size_t length);
-
 // Sends a message of at most POLYRAIL_MESSAGE_BYTES over the peer's link. POLYRAIL_CODE_NOT_NOW:
-// the two sides are not connected yet, or the peer has too many unread messages. While 64 events of
-// a peer are not taken, no messages of this peer are read; if none are read for 9 seconds while
+// the two sides are not connected yet, or the peer has too many unread messages. While 64 events
+// of a peer are not taken, no messages of this peer are read; if none are read for 9 seconds while
 // messages wait, the link may break and reconnect. Messages are not ordered with requests and
 // messages over the rails.
 polyrail_code polyrail_peers_say(polyrail_peers *peers, uint64_t peer, const void *bytes, size_t length);
@@ -1059,10 +1065,6 @@ polyrail_code polyrail_peers_control(polyrail_peers *peers, uint64_t peer, const
 // call this before any message goes over the new channel.
 polyrail_code polyrail_peers_control_lost(polyrail_peers *peers, uint64_t peer);
 
-// Drives links and repairs rails immediately, instead of in one of the next polls. Never waits for
-// long, but a driver may take milliseconds to create a queue pair.
-polyrail_code polyrail_peers_drive(polyrail_peers *peers);
-
 // Takes the oldest event of all peers, and stores it with its bytes, at most
 // POLYRAIL_MESSAGE_BYTES; text that is longer is cut. Never waits. POLYRAIL_CODE_NOT_NOW: there is
 // no event. POLYRAIL_CODE_TOO_SHORT: the bytes exceed `capacity`; the event was not taken.
@@ -1071,52 +1073,121 @@ polyrail_code polyrail_peers_next_event(polyrail_peers *peers,
                                         void *bytes,
                                         size_t capacity);
 
-// Stores the state of a connection.
-polyrail_code polyrail_peers_info(polyrail_peers *peers, uint64_t peer, polyrail_peer_info *info);
+// Drives links and repairs rails immediately, instead of in one of the next polls. Never waits for
+// long, but a driver may take milliseconds to create a queue pair.
+polyrail_code polyrail_peers_drive(polyrail_peers *peers);
 
-// Stores the state and counters of every rail of a connection for requests, or of every queue pair
-// of a connection for messages: first the queue pairs that send, then the queue pairs that
-// receive. Stores up to `capacity` entries, and in `count` the number of all.
-polyrail_code polyrail_peers_rails(polyrail_peers *peers,
-                                   uint64_t peer,
-                                   polyrail_rail_info *rails,
-                                   size_t capacity,
-                                   size_t *count);
+// Takes back all WRITEs and READs of a peer that have this `id` and are under way, and stores
+// their number. Nothing more of them is posted, and each is reported by a later poll: as
+// POLYRAIL_STATUS_CANCELLED with the number of bytes that may have been written, or as a success
+// if it was done in time. Until then, its memory belongs to the devices. What is in flight is
+// awaited for cancel_grace_us; then the rails that carry it are fenced and get new queue pairs.
+// Other requests are not affected, except that they may take longer.
+//
+// POLYRAIL_CODE_REQUEST: no such request is under way, or it is done but for its report, its
+// receiver is being notified, it is being taken back already, or it is a SEND or an atomic.
+// POLYRAIL_CODE_STATE: without rerouting (POLYRAIL_RAIL_FAILURE_REROUTE, at least 2 rails).
+// POLYRAIL_CODE_UNSUPPORTED: the peer has a version of this library that cannot do so. Peers for
+// requests only: POLYRAIL_CODE_KIND for messages.
+polyrail_code polyrail_peers_cancel(polyrail_peers *peers, uint64_t peer, uint64_t id, size_t *count);
 
-// Closes a polling object, with all its peers and their links. Afterwards nothing is reported any
-// more, and no device accesses memory of requests or messages. With peers for messages the call
-// waits until that is so. If this takes more than 10 seconds, it returns
-// POLYRAIL_CODE_STILL_ACCESSED: the memory then stays registered, and does not belong to the
-// caller again.
-polyrail_code polyrail_peers_close(polyrail_peers *peers);
+// Posts a request. POLYRAIL_CODE_NOT_NOW: poll, and post it again. After POLYRAIL_CODE_OK the
+// request is reported, whether it succeeds or fails, as long as the peer is polled and not
+// removed. Peers for requests only: POLYRAIL_CODE_KIND for messages.
+polyrail_code polyrail_peers_post(polyrail_peers *peers, uint64_t peer, const polyrail_request *request);
 
-// Adds a peer, and stores its number, which is never used again in this object. The lowest 16 bits
-// of the number are a small index, counted from 0, which differs from the indices of all other
-// present peers. If `options` is NULL, the options apply that the object was opened with; for
-// messages it must be NULL. Other peers keep working meanwhile.
-polyrail_code polyrail_peers_add(polyrail_peers *peers,
-                                 const polyrail_endpoint_options *options,
-                                 uint64_t *peer);
+// Posts requests with one call and the fewest doorbells, and stores the number of posted requests
+// in `posted`. The first refused request and all behind it are not posted, and the code of the
+// refusal is returned. Peers for requests only: POLYRAIL_CODE_KIND for messages.
+polyrail_code polyrail_peers_post_many(polyrail_peers *peers,
+                                       uint64_t peer,
+                                       const polyrail_request *requests,
+                                       size_t count,
+                                       size_t *posted);
 
-// Fails a connection. The next polls report what was posted to a peer for requests, as flushed or
-// with its real status. Messages fail as soon as no device accesses their memory any more.
-polyrail_code polyrail_peers_fail(polyrail_peers *peers, uint64_t peer);
+// Posts a request whose local bytes are the parts, one after the other, at most
+// POLYRAIL_MAX_PARTS. The `region`, `offset` and `length` of the request itself are ignored. Peers
+// for requests only: POLYRAIL_CODE_KIND for messages.
+polyrail_code polyrail_peers_post_parts(polyrail_peers *peers,
+                                        uint64_t peer,
+                                        const polyrail_request *request,
+                                        const polyrail_part *parts,
+                                        size_t count);
 
-// Removes a peer and its link as soon as no device can access the memory of its requests or
-// messages. A peer for requests is removed immediately, and its unreported requests are never
-// reported. To receive these reports, first call polyrail_peers_fail and poll: over several rails
-// until `unreported` of polyrail_peers_info is 0, over a single rail until as many requests are
-// reported as were posted. A peer for messages is failed first, as by polyrail_peers_fail, and
-// POLYRAIL_CODE_NOT_NOW may be returned: poll, and call again. After success its messages are
-// discarded without a report.
-polyrail_code polyrail_peers_remove(polyrail_peers *peers, uint64_t peer);
+// Posts a receive. With a NULL region and `length` 0 it is for a WRITE_WITH_IMM, otherwise for a
+// SEND of at most `length` bytes. POLYRAIL_CODE_NOT_NOW: poll, and post it again. Peers for
+// requests only: POLYRAIL_CODE_KIND for messages.
+polyrail_code polyrail_peers_receive(polyrail_peers *peers,
+                                     uint64_t peer,
+                                     uint64_t id,
+                                     polyrail_region *region,
+                                     uint64_t offset,
+                                     uint32_t length);
 
-// Takes up to `budget` completions, and drives everything that waits for them. Some polls also
-// drive links and repair rails.
-polyrail_code polyrail_messages_poll(polyrail_peers *peers, size_t budget);
+// Posts a receive for a SEND whose bytes fill the parts, one after the other. The number of parts
+// is at most POLYRAIL_MAX_PARTS, and at most what the device supports. POLYRAIL_CODE_NOT_NOW:
+// poll, and post it again. Peers for requests only: POLYRAIL_CODE_KIND for messages.
+polyrail_code polyrail_peers_receive_parts(polyrail_peers *peers,
+                                           uint64_t peer,
+                                           uint64_t id,
+                                           const polyrail_part *parts,
+                                           size_t count);
+
+// Stores up to `capacity` completions of all peers, and in `count` their number. Drives everything
+// that waits for completions; some polls also drive links and repair rails. A loop that sleeps
+// between its polls calls polyrail_peers_drive in each turn. `count` is valid even if the returned
+// code reports that a completion queue broke and that peers failed with it. With a capacity of 0,
+// no completion is taken. Peers for requests only: POLYRAIL_CODE_KIND for messages, which
+// polyrail_messages_poll polls.
+polyrail_code polyrail_peers_poll(polyrail_peers *peers,
+                                  polyrail_completion *completions,
+                                  size_t capacity,
+                                  size_t *count);
+
+// Polls as polyrail_peers_poll does, and waits up to `timeout_ms`, or without a limit if that is
+// POLYRAIL_NEVER, until there is a completion or an event. Requires POLYRAIL_ENDPOINT_EVENTS, and
+// a capacity of at least 1. Drives links and repairs rails meanwhile. Does not wait while there is
+// an event that was not taken. Peers for requests only: POLYRAIL_CODE_KIND for messages.
+polyrail_code polyrail_peers_wait(polyrail_peers *peers,
+                                  polyrail_completion *completions,
+                                  size_t capacity,
+                                  size_t *count,
+                                  uint64_t timeout_ms);
+
+// Stores a file descriptor that becomes readable when there may be completions after
+// polyrail_peers_poll_armed stored none. It belongs to the object, exists once a peer was added,
+// and is the same from then on; only wait for it, do not read from it. Links, events and listeners
+// do not make it readable: polyrail_peers_poll_armed says how long to wait. Requires
+// POLYRAIL_ENDPOINT_EVENTS. Peers for requests only: POLYRAIL_CODE_KIND for messages.
+polyrail_code polyrail_peers_fd(polyrail_peers *peers, int32_t *fd);
+
+// Polls as polyrail_peers_poll does, and arms the file descriptor for later completions. Requires
+// a capacity of at least 1. If no completion is stored, the caller may wait for the file
+// descriptor, but not longer than links and repairs may wait for polyrail_peers_drive: one second,
+// or less if messages of polyrail_peers_say and peers that connect are not to wait that long.
+// Peers for requests only: POLYRAIL_CODE_KIND for messages.
+polyrail_code polyrail_peers_poll_armed(polyrail_peers *peers,
+                                        polyrail_completion *completions,
+                                        size_t capacity,
+                                        size_t *count);
+
+// Takes a message or a receive back that is under way. polyrail_messages_test returns what became
+// of it: POLYRAIL_CODE_TAKEN_BACK, or POLYRAIL_CODE_OK if it was delivered in time. The peer's
+// request has the same result. Until then, its memory belongs to the devices. A receive that is
+// taken back is used up: the peer's next message goes to the one behind it. What is in flight is
+// awaited for cancel_grace_us; then the queue pairs that carry it are fenced and replaced. Both
+// ends must go on with polls.
+//
+// POLYRAIL_CODE_REQUEST: there is no such request, it is done but for its test, or it is being
+// taken back already. POLYRAIL_CODE_STATE: without rerouting (POLYRAIL_RAIL_FAILURE_REROUTE).
+// POLYRAIL_CODE_UNSUPPORTED: the peer has a version of this library that cannot do so.
+// POLYRAIL_CODE_FAILED: the connection failed; polyrail_messages_test returns that, too.
+polyrail_code polyrail_messages_cancel(polyrail_peers *peers, uint64_t request);
 
 // Offers up to POLYRAIL_MAX_BUFFERS buffers for the peer's next messages, and stores the number of
-// the request. POLYRAIL_CODE_NOT_NOW: poll, and try again.
+// the request. If the peer has another offer already, a later poll sends this one. Nothing of a
+// receive is transferred before each of its buffers has found its send: a sender must send to all
+// of them before it waits for one. POLYRAIL_CODE_NOT_NOW: poll, and try again.
 polyrail_code polyrail_messages_receive(polyrail_peers *peers,
                                         uint64_t peer,
                                         const polyrail_buffer *buffers,
@@ -1126,7 +1197,7 @@ polyrail_code polyrail_messages_receive(polyrail_peers *peers,
 // Sends a message to the buffer with this tag in the peer's next receive, and stores the number of
 // the request. POLYRAIL_CODE_NOT_NOW: that receive has no unmatched buffer with this tag, or there
 // is no room; poll, and try again. POLYRAIL_CODE_RANGE: the message is longer than the buffer, but
-// may be sent to another buffer.
+// may be sent to another buffer. It is not done before all buffers of that receive have a send.
 polyrail_code polyrail_messages_send(polyrail_peers *peers,
                                      uint64_t peer,
                                      polyrail_region *region,
@@ -1135,11 +1206,16 @@ polyrail_code polyrail_messages_send(polyrail_peers *peers,
                                      uint32_t tag,
                                      uint64_t *request);
 
+// Takes up to `budget` completions, and drives everything that waits for them. Some polls also
+// drive links and repair rails. A loop that sleeps between its polls calls polyrail_peers_drive in
+// each turn: no function waits for messages.
+polyrail_code polyrail_messages_poll(polyrail_peers *peers, size_t budget);
+
 // Tests whether a request is done. POLYRAIL_CODE_OK: it is done, and its memory belongs to the
 // caller again. Its number is invalid from then on, unless `flags` has POLYRAIL_TEST_KEEP and it
-// is a receive. POLYRAIL_CODE_NOT_NOW: it is not done yet. POLYRAIL_CODE_FAILED, or
-// POLYRAIL_CODE_UNSUPPORTED of a flush: it will never be done, its local memory belongs to the
-// caller again, and its number is invalid. POLYRAIL_CODE_REQUEST: there is no such request, or it
+// is a receive. POLYRAIL_CODE_NOT_NOW: it is not done yet. POLYRAIL_CODE_FAILED,
+// POLYRAIL_CODE_TAKEN_BACK, or POLYRAIL_CODE_UNSUPPORTED of a flush: it will never be done, its
+// local memory belongs to the caller again, and its number is invalid. POLYRAIL_CODE_REQUEST: there is no such request, or it
 // was already returned. Other codes do not describe the request. `info` may be NULL; its `memory`
 // is correct whatever the code.
 polyrail_code polyrail_messages_test(polyrail_peers *peers,
@@ -1156,21 +1232,25 @@ polyrail_code polyrail_messages_flush(polyrail_peers *peers, uint64_t request);
 // Releases the number of a receive that was kept by POLYRAIL_TEST_KEEP.
 polyrail_code polyrail_messages_forget(polyrail_peers *peers, uint64_t request);
 
-// Creates a polling object for connections for messages over the devices of a domain, without
-// peers. `options`, which may be NULL, apply to all its peers. At most `most` peers can exist at a
-// time. Each needs 512 places in the devices' shared receive queues, so small queues limit the
-// number further. Beyond either limit polyrail_peers_add returns POLYRAIL_CODE_TOO_MANY.
-polyrail_code polyrail_messages_open(polyrail_domain *domain,
-                                     const polyrail_endpoint_options *options,
-                                     uint32_t most,
-                                     polyrail_peers **peers);
+// Stores the state of a connection.
+polyrail_code polyrail_peers_info(polyrail_peers *peers, uint64_t peer, polyrail_peer_info *info);
 
-// Creates a polling object for connections for requests over the devices of a domain, without
-// peers. `options`, which may be NULL, apply to peers that are added without options of their own.
-// The object has room for 6144 queue pairs, which is enough for 1228 peers of 4 rails.
-polyrail_code polyrail_peers_open(polyrail_domain *domain,
-                                  const polyrail_endpoint_options *options,
-                                  polyrail_peers **peers);
+// Stores the state and counters of every rail of a connection for requests, or of every queue pair
+// of a connection for messages: first the queue pairs that send, then the queue pairs that
+// receive. Stores up to `capacity` entries, and in `count` the number of all.
+polyrail_code polyrail_peers_rails(polyrail_peers *peers,
+                                   uint64_t peer,
+                                   polyrail_rail_info *rails,
+                                   size_t capacity,
+                                   size_t *count);
+
+// Fails one rail of a peer for requests, for example before its device is removed. `rail` may be
+// POLYRAIL_RAIL_NOTIFY. With rerouting, other rails take over.
+polyrail_code polyrail_peers_fail_rail(polyrail_peers *peers, uint64_t peer, uint32_t rail);
+
+// Fails a connection. The next polls report what was posted to a peer for requests, as flushed or
+// with its real status. Messages fail as soon as no device accesses their memory any more.
+polyrail_code polyrail_peers_fail(polyrail_peers *peers, uint64_t peer);
 
 // Removes a peer for requests, failed or not, and adds a new peer in its place, which is not
 // connected. The numbers of the two peers have the same lowest 16 bits. `options` may be NULL.
@@ -1179,81 +1259,28 @@ polyrail_code polyrail_peers_replace(polyrail_peers *peers,
                                      const polyrail_endpoint_options *options,
                                      uint64_t *new_peer);
 
-// Fails one rail of a peer for requests, for example before its device is removed. `rail` may be
-// POLYRAIL_RAIL_NOTIFY. With rerouting, other rails take over.
-polyrail_code polyrail_peers_fail_rail(polyrail_peers *peers, uint64_t peer, uint32_t rail);
+// Removes a peer and its link as soon as no device can access the memory of its requests or
+// messages. A peer for requests is removed immediately, and its unreported requests are never
+// reported. To receive these reports, first call polyrail_peers_fail and poll: over several rails
+// until `unreported` of polyrail_peers_info is 0, over a single rail until as many requests are
+// reported as were posted. A peer for messages is failed first, as by polyrail_peers_fail, and
+// POLYRAIL_CODE_NOT_NOW may be returned: poll, and call again. After success its messages are
+// discarded without a report.
+polyrail_code polyrail_peers_remove(polyrail_peers *peers, uint64_t peer);
 
-// Stores up to `capacity` completions of all peers, and in `count` their number. Drives everything
-// that waits for completions; some polls also drive links and repair rails. `count` is valid even
-// if the returned code reports that a completion queue broke and that peers failed with it. With a
-// capacity of 0, no completion is taken.
-polyrail_code polyrail_peers_poll(polyrail_peers *peers,
-                                  polyrail_completion *completions,
-                                  size_t capacity,
-                                  size_t *count);
+// Closes a polling object, with all its peers and their links. Messages that polyrail_peers_say
+// has accepted are still sent, unless the link is broken, or the peer has not read for so long
+// that the system has no room for them. The other sides may see their receives fail before these
+// messages arrive. Afterwards nothing is reported any more, and no device accesses memory of
+// requests or messages. With peers for messages the call waits until that is so. If this takes
+// more than 10 seconds, it returns POLYRAIL_CODE_STILL_ACCESSED: the memory then stays registered,
+// and does not belong to the caller again.
+polyrail_code polyrail_peers_close(polyrail_peers *peers);
 
-// Polls as polyrail_peers_poll does, and waits up to `timeout_ms`, or without a limit if that is
-// POLYRAIL_NEVER, until there is a completion or an event. Requires POLYRAIL_ENDPOINT_EVENTS, and
-// a capacity of at least 1. Drives links and repairs rails meanwhile. Does not wait while there is
-// an event that was not taken.
-polyrail_code polyrail_peers_wait(polyrail_peers *peers,
-                                  polyrail_completion *completions,
-                                  size_t capacity,
-                                  size_t *count,
-                                  uint64_t timeout_ms);
-
-// Stores a file descriptor that becomes readable when there may be completions after
-// polyrail_peers_poll_armed stored none. It belongs to the object, and exists once a peer was
-// added. Requires POLYRAIL_ENDPOINT_EVENTS.
-polyrail_code polyrail_peers_fd(polyrail_peers *peers, int32_t *fd);
-
-// Polls as polyrail_peers_poll does, and arms the file descriptor for later completions. Requires
-// a capacity of at least 1. If no completion is stored, the caller may wait for the file
-// descriptor, but not longer than links and repairs may wait for polyrail_peers_drive.
-polyrail_code polyrail_peers_poll_armed(polyrail_peers *peers,
-                                        polyrail_completion *completions,
-                                        size_t capacity,
-                                        size_t *count);
-
-// Posts a request. POLYRAIL_CODE_NOT_NOW: poll, and post it again. After POLYRAIL_CODE_OK the
-// request is reported, whether it succeeds or fails, as long as the peer is polled and not
-// removed.
-polyrail_code polyrail_peers_post(polyrail_peers *peers, uint64_t peer, const polyrail_request *request);
-
-// Posts requests with one call and the fewest doorbells, and stores the number of posted requests
-// in `posted`. The first refused request and all behind it are not posted, and the code of the
-// refusal is returned.
-polyrail_code polyrail_peers_post_many(polyrail_peers *peers,
-                                       uint64_t peer,
-                                       const polyrail_request *requests,
-                                       size_t count,
-                                       size_t *posted);
-
-// Posts a request whose local bytes are the parts, one after the other, at most
-// POLYRAIL_MAX_PARTS. The `region`, `offset` and `length` of the request itself are ignored.
-polyrail_code polyrail_peers_post_parts(polyrail_peers *peers,
-                                        uint64_t peer,
-                                        const polyrail_request *request,
-                                        const polyrail_part *parts,
-                                        size_t count);
-
-// Posts a receive. With a NULL region and `length` 0 it is for a WRITE_WITH_IMM, otherwise for a
-// SEND of at most `length` bytes. POLYRAIL_CODE_NOT_NOW: poll, and post it again.
-polyrail_code polyrail_peers_receive(polyrail_peers *peers,
-                                     uint64_t peer,
-                                     uint64_t id,
-                                     polyrail_region *region,
-                                     uint64_t offset,
-                                     uint32_t length);
-
-// Posts a receive for a SEND whose bytes fill the parts, one after the other. The number of parts
-// is at most POLYRAIL_MAX_PARTS, and at most what the device supports. POLYRAIL_CODE_NOT_NOW:
-// poll, and post it again.
-polyrail_code polyrail_peers_receive_parts(polyrail_peers *peers,
-                                           uint64_t peer,
-                                           uint64_t id,
-                                           const polyrail_part *parts,
-                                           size_t count);
+// Stores in `is_service` 1 if Kubernetes made the environment variable for a Service, otherwise 0.
+// A Service named `polyrail` has variables such as POLYRAIL_PORT=tcp://10.96.0.7:7471, which begin
+// like settings of plugins.
+polyrail_code polyrail_is_service_variable(const char *name, const char *value, uint32_t *is_service);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -3,7 +3,7 @@
 /// Result of a call: 0, "not now", or a negative error. The message of an error is kept for the
 /// thread that made the call: see `polyrail_last_error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
+#[repr(C)]
 pub enum Code {
     /// Done.
     Ok = 0,
@@ -65,4 +65,7 @@ pub enum Code {
     Link = -25,
     /// The object belongs to the process that this one is a fork of. Nothing was released or sent.
     Forked = -26,
+    /// This side or the peer took the message back. Its memory belongs to the caller again; that of
+    /// a receive may have been written in part.
+    TakenBack = -27,
 }

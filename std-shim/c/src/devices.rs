@@ -49,13 +49,13 @@ pub(crate) fn software() -> DeviceInfo {
 
 #[cfg(feature = "verbs")]
 fn info_of(report: &polyrail::devices::DeviceReport) -> DeviceInfo {
-    let active = report.ports.iter().filter(|port| port.state == "active");
+    let active = report.ports.iter().filter(|port| port.is_active());
     let guid: String = report.guid.split(':').collect();
     DeviceInfo {
         name: fixed::<POLYRAIL_NAME_BYTES>(&report.name),
         pci_path: fixed::<POLYRAIL_PATH_BYTES>(report.place.pci.as_deref().unwrap_or_default()),
         guid: u64::from_str_radix(&guid, 16).unwrap_or_default(),
-        mbps: active.clone().map(|port| u64::from(port.mbps)).sum(),
+        mbps: report.effective_mbps().into(),
         numa_node: report.place.numa_node.map_or(UNKNOWN_NODE, |node| node as i32),
         ports: active.count() as u32,
         address: NO_ADDRESS,
@@ -114,7 +114,7 @@ fn info_of_interface(report: &tcp::DeviceReport, name: &str, address: IpAddr) ->
         name: fixed::<POLYRAIL_NAME_BYTES>(name),
         pci_path: fixed::<POLYRAIL_PATH_BYTES>(place.pci.as_deref().unwrap_or_default()),
         guid: 0,
-        mbps: report.mbps.map_or(0, u64::from),
+        mbps: report.effective_mbps.map_or(0, u64::from),
         numa_node: place.numa_node.map_or(UNKNOWN_NODE, |node| node as i32),
         ports: report.up.into(),
         address: ip.octets(),

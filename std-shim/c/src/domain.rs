@@ -13,6 +13,7 @@ use crate::types::{
 #[cfg(any(feature = "tcp", feature = "verbs"))]
 use polyrail::chain::Chain;
 use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
+use polyrail::place::{Near, NearError};
 #[cfg(any(feature = "tcp", feature = "verbs", test))]
 use polyrail::printable;
 #[cfg(feature = "verbs")]
@@ -92,9 +93,15 @@ pub(crate) struct Plan<'a> {
     gid_index: Option<u8>,
     bytes_per_second: Option<NonZeroU64>,
     tcp_port: u16,
+    /// `None` is the default of RDMA devices.
+    near: Option<Near>,
 }
 
-fn plan<'a>(options: &DomainOptions, names: Option<&'a str>) -> Result<Plan<'a>, Refusal> {
+fn plan<'a>(
+    options: &DomainOptions,
+    names: Option<&'a str>,
+    near: Option<&str>,
+) -> Result<Plan<'a>, Refusal> {
     let unknown = options.flags & !POLYRAIL_DOMAIN_GID_INDEX;
     if unknown != 0 {
         return refuse(Code::Argument, format_args!("unknown flags {unknown:#x} of a domain"));
@@ -123,11 +130,20 @@ fn plan<'a>(options: &DomainOptions, names: Option<&'a str>) -> Result<Plan<'a>,
         let words = format!("tcp_port is {}, but the limit is {}", options.tcp_port, u16::MAX);
         return refuse(Code::Argument, words);
     };
+    let near = match near {
+        None | Some("") => None,
+        Some(near) => Some(near.parse().map_err(|error: NearError| {
+            Failure::new(Code::Argument, format_args!("near: {error}"))
+        })?),
+    };
+    if near.is_some_and(|near| near != Near::Nothing) && !names.is_empty() {
+        return refuse(Code::Argument, "near is set, but devices are named: leave one of them out");
+    }
     if options.reserved != 0 {
         let words = format!("the reserved field of a domain's options is {}", options.reserved);
         return refuse(Code::Argument, words);
     }
-    Ok(Plan { names, gid_index, bytes_per_second, tcp_port })
+    Ok(Plan { names, gid_index, bytes_per_second, tcp_port, near })
 }
 
 impl Plan<'_> {
@@ -142,6 +158,17 @@ impl Plan<'_> {
         }
     }
 
+    /// Refuses options of RDMA devices; `what` are other devices.
+    fn check_not_of_verbs(&self, what: &str) -> Result<(), Refusal> {
+        if self.gid_index.is_some() {
+            return refuse(Code::Unsupported, format_args!("{what} has no table of addresses"));
+        }
+        match self.near {
+            None | Some(Near::Nothing) => Ok(()),
+            Some(_) => refuse(Code::Unsupported, "near is for RDMA devices only"),
+        }
+    }
+
     /// Refuses options of devices over TCP.
     fn check_not_of_tcp(&self) -> Result<(), Refusal> {
         match self.tcp_port {
@@ -153,9 +180,7 @@ impl Plan<'_> {
 
 fn open_software(plan: &Plan<'_>) -> Result<Opened, Refusal> {
     plan.check_not_of_tcp()?;
-    if plan.gid_index.is_some() {
-        return refuse(Code::Unsupported, "the software NIC has no table of addresses");
-    }
+    plan.check_not_of_verbs("the software NIC")?;
     let names = if plan.names.is_empty() { &["soft0"] } else { &plan.names[..] };
     let fabric = FABRIC.get_or_make(Fabric::threaded);
     let mut domains = Vec::with_capacity(names.len());
@@ -183,7 +208,7 @@ fn open_verbs(plan: &Plan<'_>) -> Result<Opened, Refusal> {
     let failed = |error: &(dyn std::error::Error + 'static)| Failure::of(Code::NoDevice, error);
     let names = plan.names.iter().map(|name| name.parse::<DeviceName>());
     let names: Vec<_> = names.collect::<Result<_, _>>().map_err(|error| failed(&error))?;
-    let options = OpenOptions { gid_index: plan.gid_index };
+    let options = OpenOptions { gid_index: plan.gid_index, near: plan.near.unwrap_or_default() };
     let mut not_used = String::new();
     let opened = open_devices_with(&names, &options, |device, reason| {
         add_line(&mut not_used, device, &Chain(reason));
@@ -195,9 +220,7 @@ fn open_verbs(plan: &Plan<'_>) -> Result<Opened, Refusal> {
 #[cfg(feature = "tcp")]
 fn open_tcp(plan: &Plan<'_>) -> Result<Opened, Refusal> {
     use tcp::{DeviceOptions, OpenDevicesError, OpenError, open_devices, open_usable_devices};
-    if plan.gid_index.is_some() {
-        return refuse(Code::Unsupported, "devices over TCP have no table of addresses");
-    }
+    plan.check_not_of_verbs("a device over TCP")?;
     plan.check_not_of_software()?;
     let options = DeviceOptions { port: plan.tcp_port, ..DeviceOptions::default() };
     let mut not_used = String::new();
@@ -229,8 +252,8 @@ fn open_tcp(_: &Plan<'_>) -> Result<Opened, Refusal> {
     devices::without_tcp()
 }
 
-/// Adds the line of a device that is not used. Names and reasons come from drivers; a line must stay
-/// one.
+/// Adds the line of a device that is not used. Names and reasons come from drivers; a line must
+/// stay one.
 #[cfg(any(feature = "tcp", feature = "verbs", test))]
 fn add_line(not_used: &mut String, device: &str, reason: &dyn Display) {
     if !not_used.is_empty() {
@@ -242,6 +265,27 @@ fn add_line(not_used: &mut String, device: &str, reason: &dyn Display) {
 #[cfg(not(feature = "verbs"))]
 fn open_verbs(_: &Plan<'_>) -> Result<Opened, Refusal> {
     devices::without_verbs()
+}
+
+/// Returns the devices of this machine for a polyrail_backend, without those that cannot be opened.
+/// Stores up to `capacity` of them, and their total number in `count`. POLYRAIL_CODE_UNSUPPORTED:
+/// this library was built without real NICs, or without TCP.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_devices(
+    backend: u32,
+    devices: *mut DeviceInfo,
+    capacity: usize,
+    count: *mut usize,
+) -> Code {
+    call(|| {
+        let all = match self::backend(backend)? {
+            Backend::Software => vec![devices::software()],
+            Backend::Tcp => devices::tcp()?,
+            Backend::Default | Backend::Verbs => devices::verbs()?,
+        };
+        // SAFETY: guaranteed by the caller.
+        unsafe { give_list((devices, capacity), count, &all) }
+    })
 }
 
 /// Opens devices. `options` may be NULL.
@@ -257,7 +301,9 @@ pub unsafe extern "C" fn polyrail_domain_open(
         let options = unsafe { read(options) }?;
         // SAFETY: guaranteed by the caller.
         let names = unsafe { text(options.devices, "devices") }?;
-        let plan = plan(&options, names)?;
+        // SAFETY: guaranteed by the caller.
+        let near = unsafe { text(options.near, "near") }?;
+        let plan = plan(&options, names, near)?;
         let opened = match backend(options.backend)? {
             Backend::Software => open_software(&plan),
             Backend::Tcp => open_tcp(&plan),
@@ -293,10 +339,11 @@ pub unsafe extern "C" fn polyrail_domain_devices(
 }
 
 /// Stores one line for each device and active port of this machine that was not named, and that the
-/// domain leaves out because it cannot be used, or because there are more than POLYRAIL_MAX_DEVICES:
-/// `mlx5_1: ` and the reason. Empty if there is none. Devices without an active port, and interfaces
-/// without carrier, are not among them. The stored text ends with a 0 byte, which `length` does not
-/// count. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed.
+/// domain leaves out because it cannot be used, or because there are more than
+/// POLYRAIL_MAX_DEVICES: `mlx5_1: ` and the reason. Empty if there is none. Devices without an
+/// active port, and interfaces without carrier, are not among them. The stored text ends with a 0
+/// byte, which `length` does not count. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is
+/// needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_domain_not_used(
     domain: *mut Domain,
@@ -309,27 +356,6 @@ pub unsafe extern "C" fn polyrail_domain_not_used(
         let answer = unsafe { Answer::new(lines.cast(), capacity, length) }?;
         let not_used = alone(|| table::exclusive(domain).map(|opened| opened.not_used.clone()))?;
         answer.give_with(not_used.as_bytes(), &[0])
-    })
-}
-
-/// Returns the devices of this machine for a polyrail_backend, without those that cannot be opened.
-/// Stores up to `capacity` of them, and their total number in `count`. POLYRAIL_CODE_UNSUPPORTED:
-/// this library was built without real NICs, or without TCP.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn polyrail_devices(
-    backend: u32,
-    devices: *mut DeviceInfo,
-    capacity: usize,
-    count: *mut usize,
-) -> Code {
-    call(|| {
-        let all = match self::backend(backend)? {
-            Backend::Software => vec![devices::software()],
-            Backend::Tcp => devices::tcp()?,
-            Backend::Default | Backend::Verbs => devices::verbs()?,
-        };
-        // SAFETY: guaranteed by the caller.
-        unsafe { give_list((devices, capacity), count, &all) }
     })
 }
 
@@ -354,7 +380,13 @@ mod tests {
 
     #[test]
     fn a_domain_names_what_it_leaves_out() {
-        let plan = Plan { names: vec![], gid_index: None, bytes_per_second: None, tcp_port: 0 };
+        let plan = Plan {
+            names: vec![],
+            gid_index: None,
+            bytes_per_second: None,
+            tcp_port: 0,
+            near: None,
+        };
         let mut opened = open_software(&plan).unwrap_or_else(|_| panic!("the software NIC"));
         add_line(&mut opened.not_used, "mlx5_1", &"port 1 has no address");
         add_line(&mut opened.not_used, "bad\n", &"refused");

@@ -6,7 +6,7 @@ use crate::error::{Refusal, refuse};
 use crate::sized::place;
 use crate::types::{Event, EventKind, POLYRAIL_MESSAGE_BYTES, POLYRAIL_RAIL_NOTIFY};
 use polyrail::printable;
-use polyrail::virtual_qp::{RailEventKind, RailId};
+use polyrail::virtual_qp::{RailEvent, RailEventKind, RailId};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
@@ -36,24 +36,24 @@ impl PeerEvent {
         Self::new(kind, printable::cut(words, POLYRAIL_MESSAGE_BYTES))
     }
 
-    /// Something failed.
+    /// An event with a code and text.
     pub(crate) fn failed(kind: EventKind, code: Code, words: String) -> Self {
         Self { code, ..Self::with_words(kind, &words) }
     }
 
     /// What happened to a rail.
-    pub(crate) fn of_rail(rail: u32, kind: &RailEventKind, words: String) -> Self {
-        let kind = match kind {
-            RailEventKind::Failed { .. } => EventKind::RailFailed,
-            RailEventKind::Fenced { .. } => EventKind::RailFenced,
-            RailEventKind::Returned => EventKind::RailReturned,
+    pub(crate) fn of_rail(event: &RailEvent, words: String) -> Self {
+        let (kind, code) = match event.kind {
+            RailEventKind::Failed { .. } => (EventKind::RailFailed, Code::Device),
+            RailEventKind::Fenced { .. } => (EventKind::RailFenced, Code::Ok),
+            RailEventKind::Returned => (EventKind::RailReturned, Code::Ok),
         };
-        Self { rail, ..Self::with_words(kind, &words) }
+        Self { rail: rail_number(event.rail), ..Self::failed(kind, code, words) }
     }
 }
 
 /// Returns the number of a rail in C.
-pub(crate) fn rail_number(rail: RailId) -> u32 {
+fn rail_number(rail: RailId) -> u32 {
     match rail {
         RailId::Data(number) => number.into(),
         RailId::Notify => POLYRAIL_RAIL_NOTIFY,

@@ -1,8 +1,9 @@
-//! Registered memory as the data path needs it: a few words that a handle leads to, and keys made of them without
-//! allocating.
+//! Registered memory as the data path needs it: a few words that a handle leads to, and keys made
+//! of them without allocating.
 
 use crate::code::Code;
 use crate::error::{Refusal, refuse};
+use crate::pairs::Pairs;
 use crate::table::{WORDS, Words};
 use crate::types::{POLYRAIL_MAX_DEVICES, POLYRAIL_REMOTE_BYTES};
 use arrayvec::ArrayVec;
@@ -109,10 +110,22 @@ impl Local {
         self.keys.iter().map(|keys| keys.toward(keys.rkey))
     }
 
-    /// Keys of requests that move data between this memory and the peer's.
+    /// Adds the keys of requests that move data between this memory and the peer's, over rails that
+    /// join these pairs of devices.
     #[inline]
-    pub(crate) fn toward<'k>(&'k self, far: &'k Far) -> impl Iterator<Item = DeviceKeys> + 'k {
-        keys_toward(&self.keys, &far.rkeys)
+    pub(crate) fn add_keys(&self, far: &Far, pairs: &Pairs, keys: &mut Keys) {
+        if pairs.are_plain() {
+            keys.extend(keys_toward(&self.keys, &far.rkeys));
+        } else {
+            self.add_paired_keys(far, pairs, keys);
+        }
+    }
+
+    #[cold]
+    fn add_paired_keys(&self, far: &Far, Pairs { own, far: order }: &Pairs, keys: &mut Keys) {
+        let own: ArrayVec<_, POLYRAIL_MAX_DEVICES> = own.of(&self.keys).copied().collect();
+        let rkeys: ArrayVec<_, POLYRAIL_MAX_DEVICES> = order.of(&far.rkeys).copied().collect();
+        keys.extend(keys_toward(&own, &rkeys));
     }
 
     /// Returns the address of a part.

@@ -10,8 +10,9 @@
 //!    `environment` recognizes variables that are not settings;
 //! 3. `devices` and `domain` are devices, `region` is memory, which the data path sees as `keys`;
 //! 4. `options` become builders, `numbers` name peers, `events` queues what happened to them, and
-//!    `pace` decides when polls look for it;
-//! 5. `link` is how two sides meet over TCP, and `peer_state` the state of a peer beside its connection;
+//!    `pace` decides when polls look for it; `metrics` exports what they count;
+//! 5. `link` is how two sides meet over TCP, and `peer_state` the state of a peer beside its
+//!    connection;
 //! 6. `peers` are connections, for requests or for messages.
 
 #![allow(
@@ -21,8 +22,6 @@
 
 // In the order of the header.
 mod version;
-
-mod environment;
 
 mod log;
 
@@ -34,6 +33,8 @@ mod link;
 
 mod peers;
 
+mod environment;
+
 mod arguments;
 mod call;
 mod code;
@@ -41,9 +42,11 @@ mod devices;
 mod error;
 mod events;
 mod keys;
+mod metrics;
 mod numbers;
 mod options;
 mod pace;
+mod pairs;
 mod peer_state;
 mod sized;
 mod stack;

@@ -49,7 +49,8 @@ thread_local! {
 /// lines of `level` (a polyrail_log_level) and lower levels, together with `context`. NULL, the
 /// initial value: nothing is logged. After this returns, no thread is in an earlier `logger`.
 /// POLYRAIL_CODE_STATE: `logger` itself made this call, or Rust code of the program has already set
-/// another subscriber of `tracing`. POLYRAIL_CODE_FORKED: the parent of this process has called this.
+/// another subscriber of `tracing`. POLYRAIL_CODE_FORKED: the parent of this process has called
+/// this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_log(level: u32, logger: Logger, context: *mut c_void) -> Code {
     call(|| {

@@ -5,11 +5,11 @@ use crate::error::{Refusal, refuse};
 use crate::types::{
     EndpointOptions, POLYRAIL_ENDPOINT_EVENTS, POLYRAIL_ENDPOINT_FLUSHES,
     POLYRAIL_ENDPOINT_LITTLE_ENDIAN_IMM, POLYRAIL_ENDPOINT_REPORT_WHEN_DONE,
-    POLYRAIL_ENDPOINT_UNORDERED, POLYRAIL_NEVER, POLYRAIL_NO_RAIL_NEEDED, POLYRAIL_NO_RETRY,
-    RailFailure, Scheme,
+    POLYRAIL_ENDPOINT_UNORDERED, POLYRAIL_NEVER, POLYRAIL_NO_GRACE, POLYRAIL_NO_RAIL_NEEDED,
+    POLYRAIL_NO_RETRY, RailFailure, RailWeights, Scheme,
 };
-use polyrail::backend::{ConnectOptions, Mtu};
-use polyrail::endpoint::EndpointBuilder;
+use polyrail::backend::{ConnectOptions, Domain, Mtu};
+use polyrail::endpoint::{self, EndpointBuilder};
 use polyrail::heal::Healing;
 use polyrail::p2p::P2pBuilder;
 use polyrail::verbs::{ImmOrder, ReportOrder};
@@ -57,6 +57,11 @@ fn check_unused(fields: &[(&str, u32)], what: &str) -> Result<(), Refusal> {
     }
 }
 
+/// Whether the caller chose options: those that stand for NULL have size 0.
+pub(crate) const fn are_given(options: &EndpointOptions) -> bool {
+    options.size != 0
+}
+
 /// Returns what the failure of a rail does.
 pub(crate) fn rail_failure(options: &EndpointOptions) -> Result<virtual_qp::RailFailure, Refusal> {
     const FATAL: u32 = RailFailure::Fatal as u32;
@@ -64,8 +69,72 @@ pub(crate) fn rail_failure(options: &EndpointOptions) -> Result<virtual_qp::Rail
     match options.rail_failure {
         0 | FATAL => Ok(virtual_qp::RailFailure::Fatal),
         REROUTE => Ok(virtual_qp::RailFailure::Reroute),
-        other => refuse(Code::Argument, format_args!("rail_failure is {other}")),
+        other => refuse(
+            Code::Argument,
+            format_args!("rail_failure is {other}, which is no polyrail_rail_failure"),
+        ),
     }
+}
+
+/// Returns what decides how much each rail carries.
+fn rail_weights(options: &EndpointOptions) -> Result<endpoint::RailWeights, Refusal> {
+    const AUTO: u32 = RailWeights::Auto as u32;
+    const EQUAL: u32 = RailWeights::Equal as u32;
+    const RATES: u32 = RailWeights::Rates as u32;
+    const MEASURED: u32 = RailWeights::Measured as u32;
+    match options.rail_weights {
+        0 | AUTO => Ok(endpoint::RailWeights::Auto),
+        EQUAL => Ok(endpoint::RailWeights::Equal),
+        RATES => Ok(endpoint::RailWeights::Rates),
+        MEASURED => Ok(endpoint::RailWeights::Measured),
+        other => refuse(
+            Code::Argument,
+            format_args!("rail_weights is {other}, which is no polyrail_rail_weights"),
+        ),
+    }
+}
+
+/// Returns how long what is in flight of a request that is taken back is awaited, if that is given.
+fn cancel_grace(options: &EndpointOptions) -> Option<Duration> {
+    match options.cancel_grace_us {
+        0 => None,
+        POLYRAIL_NO_GRACE => Some(Duration::ZERO),
+        us => Some(Duration::from_micros(us.into())),
+    }
+}
+
+/// Returns the devices whose rates the caller gave, with the rates.
+fn rates<'d, D: Domain>(
+    options: &EndpointOptions,
+    devices: &'d [D],
+) -> Result<impl Iterator<Item = (&'d D, u32)> + use<'d, D>, Refusal> {
+    let rates = options.device_mbps;
+    let count = devices.len();
+    if let Some((position, mbps)) = (0..).zip(rates).skip(count).find(|(_, mbps)| *mbps > 0) {
+        let position: u32 = position;
+        let words =
+            format!("device_mbps[{position}] is {mbps}, but the domain has {count} devices");
+        return refuse(Code::Argument, words);
+    }
+    Ok(devices.iter().zip(rates))
+}
+
+/// Returns the builder of connections for requests over these devices.
+pub(crate) fn requests_over<D: Domain>(
+    options: &EndpointOptions,
+    devices: &[D],
+) -> Result<EndpointBuilder, Refusal> {
+    let rate = |builder: EndpointBuilder, (device, mbps)| builder.device_mbps(device, mbps);
+    Ok(rates(options, devices)?.fold(requests(options)?, rate))
+}
+
+/// Returns the builder of connections for messages over these devices.
+pub(crate) fn messages_over<D: Domain>(
+    options: &EndpointOptions,
+    devices: &[D],
+) -> Result<P2pBuilder, Refusal> {
+    let rate = |builder: P2pBuilder, (device, mbps)| builder.device_mbps(device, mbps);
+    Ok(rates(options, devices)?.fold(messages(options)?, rate))
 }
 
 fn min_rails(options: &EndpointOptions) -> Result<u8, Refusal> {
@@ -103,7 +172,12 @@ fn connect_options(options: &EndpointOptions) -> Result<ConnectOptions, Refusal>
         0 => default.path_mtu,
         bytes => match Mtu::from_bytes(bytes) {
             Some(mtu) => mtu,
-            None => return refuse(Code::Argument, format_args!("path_mtu is {bytes}")),
+            None => {
+                return refuse(
+                    Code::Argument,
+                    format_args!("path_mtu is {bytes}, but must be 256, 512, 1024, 2048 or 4096"),
+                );
+            }
         },
     };
     let retry_cnt = match options.retry_cnt {
@@ -135,8 +209,8 @@ fn connect_options(options: &EndpointOptions) -> Result<ConnectOptions, Refusal>
     })
 }
 
-/// Returns the builder of connections for requests.
-pub(crate) fn requests(options: &EndpointOptions) -> Result<EndpointBuilder, Refusal> {
+/// Returns the builder of connections for requests, with the rates that devices report.
+fn requests(options: &EndpointOptions) -> Result<EndpointBuilder, Refusal> {
     const WHAT: &str = "requests";
     const SPRAY: u32 = Scheme::Spray as u32;
     const DQPLB: u32 = Scheme::Dqplb as u32;
@@ -146,17 +220,32 @@ pub(crate) fn requests(options: &EndpointOptions) -> Result<EndpointBuilder, Ref
         ("split_threshold", options.split_threshold),
     ];
     check_unused(&unused, WHAT)?;
+    let rail_failure = rail_failure(options)?;
+    // The engine refuses each inline request if rails are rerouted: its bytes could not be posted
+    // again on another rail, because the caller may change them after the post.
+    if rail_failure == virtual_qp::RailFailure::Reroute && options.max_inline_data != 0 {
+        let words = format!(
+            "max_inline_data is {}, but no request can be inline if rails are rerouted",
+            options.max_inline_data
+        );
+        return refuse(Code::Argument, words);
+    }
     let has = |flag| options.flags & flag != 0;
     let default = Config::default();
     let config = Config {
         scheme: match options.scheme {
             0 | SPRAY => virtual_qp::Scheme::Spray,
             DQPLB => virtual_qp::Scheme::Dqplb,
-            other => return refuse(Code::Argument, format_args!("scheme is {other}")),
+            other => {
+                return refuse(
+                    Code::Argument,
+                    format_args!("scheme is {other}, which is no polyrail_scheme"),
+                );
+            }
         },
         max_msg_size: or(options.max_msg_size, default.max_msg_size),
         max_msgs_per_qp: or(options.max_msgs_per_qp, default.max_msgs_per_qp),
-        rail_failure: rail_failure(options)?,
+        rail_failure,
         min_rails: min_rails(options)?,
         imm_order: match has(POLYRAIL_ENDPOINT_LITTLE_ENDIAN_IMM) {
             true => ImmOrder::LittleEndian,
@@ -175,7 +264,12 @@ pub(crate) fn requests(options: &EndpointOptions) -> Result<EndpointBuilder, Ref
     const FIRST_VECTOR: u32 = 0;
     let channel = has(POLYRAIL_ENDPOINT_EVENTS).then_some(FIRST_VECTOR);
     let builder = EndpointBuilder::new().config(config).healing(healing(options));
+    let builder = builder.rail_weights(rail_weights(options)?);
     let builder = builder.connect_options(connect_options(options)?).completion_channel(channel);
+    let builder = match cancel_grace(options) {
+        Some(grace) => builder.cancel_grace(grace),
+        None => builder,
+    };
     const RAILS: u32 = 4;
     const INLINE: u32 = 64;
     let rails = or(options.rails, RAILS) as usize;
@@ -188,8 +282,8 @@ pub(crate) fn messages_rails(options: &EndpointOptions) -> u32 {
     or(options.rails, RAILS)
 }
 
-/// Returns the builder of connections for messages.
-pub(crate) fn messages(options: &EndpointOptions) -> Result<P2pBuilder, Refusal> {
+/// Returns the builder of connections for messages, with the rates that devices report.
+fn messages(options: &EndpointOptions) -> Result<P2pBuilder, Refusal> {
     const WHAT: &str = "messages";
     if options.max_inline_data != 0 {
         let words =
@@ -211,9 +305,14 @@ pub(crate) fn messages(options: &EndpointOptions) -> Result<P2pBuilder, Refusal>
         .split_threshold(or(options.split_threshold, SPLIT))
         .flushes(options.flags & POLYRAIL_ENDPOINT_FLUSHES != 0)
         .rail_failure(rail_failure(options)?)
+        .rail_weights(rail_weights(options)?)
         .min_rails(min_rails(options)?)
         .healing(healing(options));
-    Ok(builder.connect_options(connect_options(options)?))
+    let builder = builder.connect_options(connect_options(options)?);
+    Ok(match cancel_grace(options) {
+        Some(grace) => builder.cancel_grace(grace),
+        None => builder,
+    })
 }
 
 #[cfg(test)]

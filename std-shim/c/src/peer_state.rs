@@ -14,6 +14,8 @@ pub(crate) struct PeerState {
     pub(crate) is_connected: bool,
     /// Why the connection failed, if it did.
     pub(crate) end: Option<String>,
+    /// The first failure of a rail, even if the connection survived it.
+    pub(crate) rail_failure: Option<String>,
 }
 
 impl PeerState {
@@ -58,6 +60,13 @@ impl PeerState {
             let words = why();
             self.end = Some(words.clone());
             events.push(number, PeerEvent::failed(EventKind::Failed, Code::Failed, words));
+        }
+    }
+
+    /// Keeps the text of the first failure of a rail.
+    pub(crate) fn note_rail_event(&mut self, event: &PeerEvent) {
+        if event.kind == EventKind::RailFailed && self.rail_failure.is_none() {
+            self.rail_failure = Some(String::from_utf8_lossy(&event.bytes).into_owned());
         }
     }
 

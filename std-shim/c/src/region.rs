@@ -69,7 +69,9 @@ fn access_flags(access: u32) -> Result<AccessFlags, Refusal> {
 /// Returns the code of a device's refusal.
 pub(crate) fn device_failure(error: &DeviceError) -> Failure {
     let code = match error {
-        DeviceError::NoDmaBuf { .. } | DeviceError::NoOnDemandPaging { .. } => Code::Unsupported,
+        DeviceError::NoDmaBuf { .. }
+        | DeviceError::NoOnDemandPaging { .. }
+        | DeviceError::RegionTooLong { .. } => Code::Unsupported,
         DeviceError::Deregister { .. } => Code::StillAccessed,
         DeviceError::Memory(_) => Code::System,
         DeviceError::Forked(_) => Code::Forked,
@@ -254,6 +256,17 @@ pub extern "C" fn polyrail_remote_close(remote: *mut Remote) -> Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_that_is_too_long_for_a_device_is_refused_with_the_limit() {
+        let source = Box::new(DeviceError::NoDevice);
+        let device = "irdma0".into();
+        let too_long = DeviceError::RegionTooLong { device, length: 9, limit: 8, source };
+        let failure = device_failure(&too_long);
+        assert_eq!(failure.code, Code::Unsupported);
+        let words = "device irdma0 cannot register 9 bytes as one region: its limit is 8";
+        assert!(failure.words.starts_with(words), "{}", failure.words);
+    }
 
     #[test]
     fn memory_that_a_device_keeps_has_a_code_of_its_own() {

@@ -20,8 +20,8 @@ pub(crate) unsafe trait SizedFirst: Copy {
     /// Its name in C.
     const NAME: &str;
 
-    /// The bytes of each field that is longer than a `u32`. No version of the structure ends within one: half of a
-    /// pointer would be one to somewhere else.
+    /// The bytes of each field that is longer than a `u32`. No version of the structure ends within
+    /// one: half of a pointer would be one to somewhere else.
     const WIDE: &[Range<usize>];
 }
 
@@ -29,7 +29,8 @@ pub(crate) unsafe trait SizedFirst: Copy {
 macro_rules! sized_first {
     ($($type:ident $name:literal { $($wide:ident),* })*) => {
         $(
-            // SAFETY: numbers and raw pointers, laid out without padding (see the test of the layout).
+            // SAFETY: numbers and raw pointers, laid out without padding (see the test of the
+            // layout).
             unsafe impl SizedFirst for $type {
                 const NAME: &str = $name;
                 const WIDE: &[Range<usize>] = &[
@@ -45,9 +46,10 @@ const fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
 }
 
 sized_first! {
-    DomainOptions "polyrail_domain_options" { devices, software_bytes_per_second }
+    DomainOptions "polyrail_domain_options" { devices, software_bytes_per_second, near }
     EndpointOptions "polyrail_endpoint_options" {
-        heal_first_ms, heal_longest_ms, stall_timeout_ms, rail_timeout_ms, fence_timeout_ms
+        heal_first_ms, heal_longest_ms, stall_timeout_ms, rail_timeout_ms, fence_timeout_ms,
+        device_mbps
     }
     LinkOptions "polyrail_link_options" { token }
     PeerInfo "polyrail_peer_info" { words }
@@ -103,6 +105,16 @@ pub(crate) unsafe fn read<T: SizedFirst>(pointer: *const T) -> Result<T, Refusal
         }
     }
     Ok(value)
+}
+
+/// Reads the caller's structure; `None` for NULL.
+///
+/// # Safety
+///
+/// As [`read`].
+pub(crate) unsafe fn given<T: SizedFirst>(pointer: *const T) -> Result<Option<T>, Refusal> {
+    // SAFETY: guaranteed by the caller.
+    (!pointer.is_null()).then(|| unsafe { read(pointer) }).transpose()
 }
 
 /// Where a structure goes.

@@ -6,7 +6,8 @@ use crate::error::{Failure, Refusal};
 use std::panic::resume_unwind;
 use std::thread;
 
-/// Bytes that are enough for everything that is made, in debug builds, too. Only what is touched is ever there.
+/// Bytes that are enough for everything that is made, in debug builds, too. Only what is touched is
+/// ever there.
 const ENOUGH: usize = 64 << 20;
 
 /// Runs a closure on a separate stack, which is freed when this returns.

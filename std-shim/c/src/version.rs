@@ -4,6 +4,7 @@ use crate::arguments::{Answer, bytes};
 use crate::call::call;
 use crate::code::Code;
 use crate::error::last;
+use crate::types::{EventKind, RailState, State};
 use polyrail::printable;
 use polyrail::verbs::WcStatus;
 use polyrail_process::PerProcess;
@@ -33,11 +34,32 @@ pub extern "C" fn polyrail_last_error() -> *const c_char {
     last()
 }
 
-/// Returns what the status of a completion (a polyrail_status, or another number of a driver) means,
-/// in a few words. Never NULL, and never freed.
+/// Returns what the status of a completion (a polyrail_status, or another number of a driver)
+/// means, in a few words. Never NULL, and never freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn polyrail_status_str(status: u32) -> *const c_char {
     status_words(status).as_ptr()
+}
+
+/// Returns what the kind of an event (a polyrail_event_kind) means, in a few words.
+/// Never NULL, and never freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn polyrail_event_kind_str(kind: u32) -> *const c_char {
+    event_kind_words(kind).as_ptr()
+}
+
+/// Returns what the state of a connection (a polyrail_state) means, in a few words.
+/// Never NULL, and never freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn polyrail_state_str(state: u32) -> *const c_char {
+    state_words(state).as_ptr()
+}
+
+/// Returns what the state of a rail (a polyrail_rail_state) means, in a few words.
+/// Never NULL, and never freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn polyrail_rail_state_str(state: u32) -> *const c_char {
+    rail_state_words(state).as_ptr()
 }
 
 /// Stores text from elsewhere, such as the name that a peer gave or the bytes of an event, so that
@@ -63,53 +85,105 @@ pub unsafe extern "C" fn polyrail_printable(
 }
 
 fn status_words(status: u32) -> &'static CStr {
+    const CANCELLED: u32 = WcStatus::CANCELLED.0;
     static ALL: PerProcess<Vec<CString>> = PerProcess::new();
     let all = ALL.get_or_make(|| {
         let words = (0..).map_while(|status| WcStatus(status).description());
         words.map(|words| CString::new(words).unwrap_or_default()).collect()
     });
-    all.get(status as usize).map_or(c"unknown status", |words| words)
+    match status {
+        CANCELLED => c"taken back by the caller",
+        _ => all.get(status as usize).map_or(c"unknown status", |words| words),
+    }
+}
+
+/// Returns the words of a number, or `unknown` if `all` does not have it.
+fn known<N: PartialEq>(
+    all: &[(N, &'static CStr)],
+    number: N,
+    unknown: &'static CStr,
+) -> &'static CStr {
+    let known = all.iter().find(|(known, _)| *known == number);
+    known.map_or(unknown, |(_, words)| words)
+}
+
+fn event_kind_words(kind: u32) -> &'static CStr {
+    const ALL: [(u32, &CStr); 9] = [
+        (EventKind::Connected as u32, c"connected"),
+        (EventKind::Message as u32, c"message"),
+        (EventKind::LinkResumed as u32, c"link resumed"),
+        (EventKind::LinkLost as u32, c"link lost"),
+        (EventKind::NotConnected as u32, c"not connected"),
+        (EventKind::RailFailed as u32, c"rail failed"),
+        (EventKind::RailFenced as u32, c"rail fenced"),
+        (EventKind::RailReturned as u32, c"rail returned"),
+        (EventKind::Failed as u32, c"connection failed"),
+    ];
+    known(&ALL, kind, c"unknown event")
+}
+
+fn state_words(state: u32) -> &'static CStr {
+    const ALL: [(u32, &CStr); 5] = [
+        (State::New as u32, c"not connected"),
+        (State::Meeting as u32, c"connecting"),
+        (State::Ready as u32, c"connected"),
+        (State::Degraded as u32, c"connected, with failed rails"),
+        (State::Failed as u32, c"failed"),
+    ];
+    known(&ALL, state, c"unknown state")
+}
+
+fn rail_state_words(state: u32) -> &'static CStr {
+    const ALL: [(u32, &CStr); 5] = [
+        (RailState::InService as u32, c"in service"),
+        (RailState::Draining as u32, c"draining"),
+        (RailState::Fenced as u32, c"fenced"),
+        (RailState::Down as u32, c"down"),
+        (RailState::Joining as u32, c"joining"),
+    ];
+    known(&ALL, state, c"unknown state of a rail")
 }
 
 fn words(code: i32) -> &'static CStr {
-    const ALL: [(Code, &CStr); 28] = [
-        (Code::Ok, c"done"),
-        (Code::NotNow, c"not now: poll, and call again"),
-        (Code::Null, c"a required pointer is NULL"),
-        (Code::Handle, c"a handle was closed, or never existed"),
-        (Code::Kind, c"a handle is of another kind"),
-        (Code::Busy, c"another thread is in a call with the object"),
-        (Code::Poisoned, c"an earlier call with the object panicked: close it"),
-        (Code::Panic, c"an internal error of the library"),
-        (Code::Argument, c"an invalid argument or option"),
-        (Code::Size, c"unknown size of a structure"),
-        (Code::Range, c"offset and length do not lie within the memory"),
-        (Code::TooShort, c"the memory for the result is too short"),
-        (Code::TooMany, c"too many, or too long"),
-        (Code::Peer, c"unknown peer"),
-        (Code::Request, c"unknown request"),
-        (Code::State, c"invalid in the present state"),
-        (Code::Failed, c"the connection failed"),
-        (Code::Access, c"the memory does not permit the access"),
-        (Code::Keys, c"the memory is not registered with a device that the request uses"),
-        (Code::Unsupported, c"not supported by the build, backend or device"),
-        (Code::NoDevice, c"unknown or unusable device"),
-        (Code::Device, c"a device or its driver refused"),
-        (Code::System, c"the system has no memory, file descriptor or thread left"),
-        (Code::StillAccessed, c"a device may still access the memory"),
-        (Code::Mismatch, c"the options of the two ends do not match"),
-        (Code::Protocol, c"malformed bytes from a peer"),
-        (Code::Link, c"a link could not be made, or broke"),
-        (Code::Forked, c"the object belongs to the process that this one is a fork of"),
+    const ALL: [(i32, &CStr); 29] = [
+        (Code::Ok as i32, c"done"),
+        (Code::NotNow as i32, c"not now: poll, and call again"),
+        (Code::Null as i32, c"a required pointer is NULL"),
+        (Code::Handle as i32, c"a handle was closed, or never existed"),
+        (Code::Kind as i32, c"a handle is of another kind"),
+        (Code::Busy as i32, c"another thread is in a call with the object"),
+        (Code::Poisoned as i32, c"an earlier call with the object panicked: close it"),
+        (Code::Panic as i32, c"an internal error of the library"),
+        (Code::Argument as i32, c"an invalid argument or option"),
+        (Code::Size as i32, c"unknown size of a structure"),
+        (Code::Range as i32, c"offset and length do not lie within the memory"),
+        (Code::TooShort as i32, c"the memory for the result is too short"),
+        (Code::TooMany as i32, c"too many, or too long"),
+        (Code::Peer as i32, c"unknown peer"),
+        (Code::Request as i32, c"unknown request"),
+        (Code::State as i32, c"invalid in the present state"),
+        (Code::Failed as i32, c"the connection failed"),
+        (Code::Access as i32, c"the memory does not permit the access"),
+        (Code::Keys as i32, c"the memory is not registered with a device that the request uses"),
+        (Code::Unsupported as i32, c"not supported by the build, backend or device"),
+        (Code::NoDevice as i32, c"unknown or unusable device"),
+        (Code::Device as i32, c"a device or its driver refused"),
+        (Code::System as i32, c"the system has no memory, file descriptor or thread left"),
+        (Code::StillAccessed as i32, c"a device may still access the memory"),
+        (Code::Mismatch as i32, c"the options of the two ends do not match"),
+        (Code::Protocol as i32, c"malformed bytes from a peer"),
+        (Code::Link as i32, c"a link could not be made, or broke"),
+        (Code::Forked as i32, c"the object belongs to the process that this one is a fork of"),
+        (Code::TakenBack as i32, c"this side or the peer took the message back"),
     ];
-    let known = ALL.iter().find(|(known, _)| *known as i32 == code);
-    known.map_or(c"an unknown code", |(_, words)| words)
+    known(&ALL, code, c"an unknown code")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::types::Status;
+    use std::ops::RangeInclusive;
 
     #[test]
     fn the_number_is_the_crates() {
@@ -129,6 +203,25 @@ mod tests {
             assert_eq!(words.to_str().ok(), WcStatus(status).description());
         }
         assert_eq!(status_words(Status::General as u32 + 1), unknown);
+        let cancelled = WcStatus(Status::Cancelled as u32);
+        assert_eq!(cancelled, WcStatus::CANCELLED);
+        assert_eq!(status_words(cancelled.0).to_str().ok(), cancelled.description());
+    }
+
+    #[test]
+    fn every_event_and_state_has_words_of_its_own() {
+        let all = |words: fn(u32) -> &'static CStr, numbers: RangeInclusive<u32>| {
+            let unknown = words(u32::MAX);
+            assert_eq!(words(numbers.end() + 1), unknown);
+            let all: Vec<_> = numbers.map(words).collect();
+            for (at, words) in all.iter().enumerate() {
+                assert!(*words != unknown && !all[..at].contains(words), "{at}: {words:?}");
+            }
+        };
+        all(event_kind_words, EventKind::Connected as u32..=EventKind::Failed as u32);
+        assert_eq!(event_kind_words(0), event_kind_words(u32::MAX));
+        all(state_words, State::New as u32..=State::Failed as u32);
+        all(rail_state_words, RailState::InService as u32..=RailState::Joining as u32);
     }
 
     #[test]
@@ -161,13 +254,13 @@ mod tests {
 
     #[test]
     fn every_code_has_words_of_its_own() {
-        let all: Vec<_> = (Code::Forked as i32..=1).map(words).collect();
+        let all: Vec<_> = (Code::TakenBack as i32..=1).map(words).collect();
         for (at, words) in all.iter().enumerate() {
             assert_ne!(*words, c"an unknown code", "{at}");
             assert!(!all[..at].contains(words), "{words:?}");
         }
         assert_eq!(
-            (words(2), words(Code::Forked as i32 - 1)),
+            (words(2), words(Code::TakenBack as i32 - 1)),
             (c"an unknown code", c"an unknown code")
         );
     }

@@ -1,4 +1,5 @@
-//! A child of a process that uses the library: it releases nothing, sends nothing, and does not hang.
+//! A child of a process that uses the library: it releases nothing, sends nothing, and does not
+//! hang.
 
 #[path = "../../process/tests/in_fork/mod.rs"]
 mod in_fork;

@@ -32,6 +32,10 @@ impl<D: Domain> Domain for Faulty<D> {
         self.inner.device_name()
     }
 
+    fn is_tcp(&self) -> bool {
+        self.inner.is_tcp()
+    }
+
     fn separate(&self) -> Result<Self, DeviceError> {
         Ok(Self { inner: self.inner.separate()?, ..self.clone() })
     }
@@ -48,12 +52,24 @@ impl<D: Domain> Domain for Faulty<D> {
         self.inner.max_srq_wr()
     }
 
+    fn max_region_bytes(&self) -> u64 {
+        self.inner.max_region_bytes()
+    }
+
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
         self.inner.ports()
     }
 
     fn port(&self, number: u8) -> Result<Port, DeviceError> {
         self.inner.port(number)
+    }
+
+    fn port_mbps(&self, number: u8) -> Result<u32, DeviceError> {
+        self.inner.port_mbps(number)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.inner.is_gone()
     }
 
     fn event_cursor(&self) -> EventCursor {
@@ -101,6 +117,10 @@ impl<D: Domain> Domain for Faulty<D> {
 
     fn has_on_demand_paging(&self) -> Result<bool, DeviceError> {
         self.inner.has_on_demand_paging()
+    }
+
+    fn pins_memory(&self) -> bool {
+        self.inner.pins_memory()
     }
 
     unsafe fn register_memory(
@@ -163,6 +183,10 @@ impl<Q: Connect> Connect for Faulty<Q> {
 
     fn connect_aside(&self, steps: &ConnectSteps) -> Connecting<()> {
         self.inner.connect_aside(steps)
+    }
+
+    fn is_connected(&self) -> bool {
+        self.inner.is_connected()
     }
 
     fn retire(self) {

@@ -7,30 +7,38 @@
 //! ```
 
 use polyrail::any::{OpenOptions, open_devices};
+use polyrail::chain::Chain;
 use polyrail::endpoint::EndpointBuilder;
 use polyrail::link::{
     Arrivals, Hello, Link, LinkError, Listener, Message, NoOutcome, Timeouts, bring_up,
 };
 use polyrail::memory::RegisteredBuffer;
+use polyrail::pairing::in_pairs;
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr, WcStatus};
 use polyrail::virtual_qp::RailFailure;
 use std::error::Error;
+use std::process::ExitCode;
 
 const LENGTH: u32 = 1 << 20;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // An error leaves its reason to its source, which `Display` does not print.
+            eprintln!("{}", Chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let peer = std::env::args().nth(1).ok_or("listen, or an address?")?;
     let names: Vec<String> = std::env::args().skip(2).collect();
     if names.is_empty() {
         return Err("which devices? mlx5_0 or tcp:eth0, for example".into());
     }
     let opened = open_devices(&names, &OpenOptions::default())?;
-    let domains: Vec<_> = opened.iter().collect();
-    let mut endpoint =
-        EndpointBuilder::new().rails(4).rail_failure(RailFailure::Reroute).build(&domains)?;
-    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let buffer = RegisteredBuffer::new(LENGTH as usize, writable, &domains)?;
-
     let sends = peer != "listen";
     let timeouts = Timeouts { accept: None, ..Timeouts::default() };
     let (mut control, asked): (Link, _) = match sends {
@@ -41,6 +49,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             (arrival.link, Some(arrival.hello))
         }
     };
+    // The side that answers pairs its devices with those of the other side.
+    let domains = match &asked {
+        Some(hello) => in_pairs(&opened, &hello.reach)?,
+        None => opened.iter().collect(),
+    };
+    let mut endpoint =
+        EndpointBuilder::new().rails(4).rail_failure(RailFailure::Reroute).build(&domains)?;
+    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let buffer = RegisteredBuffer::new(LENGTH as usize, writable, &domains)?;
     // A link that is to be resumed after a break needs its listener, and a session in the hellos.
     let reach = endpoint.address().into();
     let hello = Hello { reach, buffer: buffer.remote(), purpose: None, session: None };

@@ -50,6 +50,7 @@ const WINDOW: &str = "window";
 const RECVS_PER_RAIL: &str = "recvsPerRail";
 const IMM_ORDER: &str = "immOrder";
 const RAIL_FAILURE: &str = "railFailure";
+const CANCEL_VERSION: &str = "cancelVersion";
 
 /// How cards write the order of immediates.
 const IMM_ORDERS: [(ImmOrder, &str); 2] =
@@ -83,6 +84,10 @@ pub struct ConnectionCard {
     pub imm_order: Option<ImmOrder>,
     /// What a rail's failure does; [`RailFailure::Fatal`] if the card does not contain the field.
     pub rail_failure: RailFailure,
+    /// How this end fences rails to take requests back, a
+    /// [`CANCEL_VERSION`](polyrail_core::virtual_qp::CANCEL_VERSION); 0 if the card does not contain
+    /// the field.
+    pub cancel_version: u32,
 }
 
 /// Text that is not a connection card.
@@ -207,6 +212,9 @@ impl Serialize for ConnectionCard {
         if self.rail_failure == RailFailure::Reroute {
             map.serialize_entry(RAIL_FAILURE, "reroute")?;
         }
+        if self.cancel_version > 0 {
+            map.serialize_entry(CANCEL_VERSION, &Digits(self.cancel_version))?;
+        }
         map.end()
     }
 }
@@ -248,6 +256,9 @@ impl Fields<'_> {
             rail_failure: self
                 .optional(RAIL_FAILURE)?
                 .map_or(Ok(RailFailure::Fatal), rail_failure)?,
+            cancel_version: self
+                .optional(CANCEL_VERSION)?
+                .map_or(Ok(0), |version| number(CANCEL_VERSION, version))?,
         })
     }
 
@@ -318,6 +329,7 @@ mod tests {
                     .choose(&[None, Some(ImmOrder::BigEndian), Some(ImmOrder::LittleEndian)])
                     .unwrap(),
                 rail_failure: *g.choose(&[RailFailure::Fatal, RailFailure::Reroute]).unwrap(),
+                cancel_version: u32::arbitrary(g) % 3,
             }
         }
     }
@@ -355,9 +367,11 @@ mod tests {
             window: Some(window),
             imm_order: Some(ImmOrder::LittleEndian),
             rail_failure: RailFailure::Reroute,
+            cancel_version: 1,
         };
         let text = card.to_json();
         assert!(text.contains(r#""railFailure":"reroute""#), "{text}");
+        assert!(text.contains(r#""cancelVersion":"0000000001""#), "{text}");
         assert!(text.contains(r#""immOrder":"little""#), "{text}");
         assert!(text.contains(r#""window":"0000008192""#), "{text}");
         assert!(text.contains(r#""recvsPerRail":"0000000100""#), "{text}");
@@ -394,6 +408,22 @@ mod tests {
         assert_eq!(error(&twice), CardError::Duplicate { field: "railFailure" });
         let card = ConnectionCard::from_json(old.as_bytes()).unwrap();
         assert!(!card.to_json().contains("railFailure"), "{}", card.to_json());
+    }
+
+    #[test]
+    fn a_card_without_a_version_of_cancel_is_of_an_end_that_knows_none() {
+        let with = |fields: &str| format!(r#"{{"notifyQpNum":"0","qpNums":["1"]{fields}}}"#);
+        let read = |text: &str| ConnectionCard::from_json(text.as_bytes()).unwrap();
+        assert_eq!(read(&with("")).cancel_version, 0);
+        assert!(!read(&with("")).to_json().contains("cancelVersion"));
+        assert_eq!(read(&with(r#","cancelVersion":"7""#)).cancel_version, 7);
+        for bad in ["1", "null", r#""-1""#, r#""4294967296""#] {
+            let value = bad.to_owned();
+            let text = with(&format!(r#","cancelVersion":{bad}"#));
+            assert_eq!(error(&text), CardError::NotANumber { field: "cancelVersion", value });
+        }
+        let twice = with(r#","cancelVersion":"1","cancelVersion":"1""#);
+        assert_eq!(error(&twice), CardError::Duplicate { field: "cancelVersion" });
     }
 
     /// Defect 20 of the [reference](polyrail_core::docs::reference): numbers that it reads in part.

@@ -12,9 +12,9 @@
 //!
 //! Within a rank, IPv4 comes before IPv6; permanent IPv6 addresses come before those that
 //! expire unless they are renewed, then temporary (RFC 8981) and deprecated ones; and then the
-//! kernel's order counts. IPv6 addresses that cannot be used yet, or that another host has, are left
-//! out. So are addresses of loopback (`127.0.0.0/8`, `::1`) and of interfaces that are down, unless
-//! an interface is named: every host has these, so a peer would reach itself.
+//! kernel's order counts. IPv6 addresses that cannot be used yet, or that another host has, are
+//! left out. So are addresses of loopback (`127.0.0.0/8`, `::1`) and of interfaces that are down,
+//! unless an interface is named: every host has these, so a peer would reach itself.
 //!
 //! [`reachable`] lists the same addresses with their networks, so that two hosts can find the
 //! interfaces that share one, and [`usable`] those of them that have carrier.
@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::path::Path;
 
@@ -209,8 +209,8 @@ pub fn reachable_at(
     chosen(filter, |address| address.at(port))
 }
 
-/// Returns the addresses of [`reachable_at`] with their interfaces and networks, the best first. Not
-/// empty.
+/// Returns the addresses of [`reachable_at`] with their interfaces and networks, the best first.
+/// Not empty.
 ///
 /// # Errors
 ///
@@ -219,8 +219,8 @@ pub fn reachable(filter: &InterfaceFilter) -> Result<Vec<LocalAddress>, Interfac
     chosen(filter, Candidate::in_network)
 }
 
-/// Returns the addresses of [`reachable`] whose interfaces have carrier, the best first; none if the
-/// host has no such address.
+/// Returns the addresses of [`reachable`] whose interfaces have carrier, the best first; none if
+/// the host has no such address.
 ///
 /// # Errors
 ///
@@ -254,10 +254,42 @@ fn chosen<T>(
 
 /// Returns whether an interface of this host has an address.
 #[cfg(feature = "verbs")]
-pub(crate) fn has_address(interface: &str, ip: std::net::IpAddr) -> bool {
+pub(crate) fn has_address(interface: &str, ip: IpAddr) -> bool {
     // Without the list, the address is unknown.
     interface::addresses()
         .is_ok_and(|all| all.iter().any(|a| a.interface == interface && a.ip == ip))
+}
+
+/// All addresses of this host; none if the system does not list them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ThisHost(Vec<LocalAddress>);
+
+impl ThisHost {
+    /// Lists the addresses.
+    pub(crate) fn now() -> Self {
+        Self(all().unwrap_or_default())
+    }
+
+    /// Returns whether this host has an address. Without the list, it may have any address.
+    pub(crate) fn may_have(&self, ip: IpAddr) -> bool {
+        self.0.is_empty() || self.0.iter().any(|own| own.net.ip() == ip)
+    }
+
+    /// Returns the network of an address of this host; `None` if it is unknown, or only a link.
+    pub(crate) fn network(&self, ip: IpAddr) -> Option<IpNet> {
+        let listed = self.0.iter().find(|own| own.net.ip() == ip);
+        // All addresses of 127.0.0.0/8 are this host's, and usually one is listed.
+        let in_loopback = || self.0.iter().find(|own| ip.is_loopback() && own.net.contains(ip));
+        let own = listed.or_else(in_loopback).filter(|own| !own.is_link_local())?;
+        IpNet::new(ip, own.net.prefix())
+    }
+}
+
+#[cfg(test)]
+impl From<Vec<LocalAddress>> for ThisHost {
+    fn from(all: Vec<LocalAddress>) -> Self {
+        Self(all)
+    }
 }
 
 /// Returns the addresses that other hosts may use, the best first.
@@ -273,8 +305,8 @@ fn choose<'a>(addresses: &'a [Candidate], filter: &InterfaceFilter) -> Vec<&'a C
     chosen
 }
 
-/// Returns all addresses of this host with their networks, in the order of [`interface::addresses`].
-#[cfg(feature = "tcp")]
+/// Returns all addresses of this host with their networks, in the order of
+/// [`interface::addresses`].
 pub(crate) fn all() -> Result<Vec<LocalAddress>, InterfaceError> {
     let all = candidates().map_err(InterfaceError::List)?;
     Ok(all.iter().map(Candidate::in_network).collect())
@@ -324,7 +356,6 @@ fn leads_to_nic(interface: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::IpAddr;
 
     /// An address of an interface that is up and has carrier.
     fn address(interface: &str, ip: &str) -> Candidate {

@@ -53,6 +53,22 @@ impl IpNet {
         self.prefix
     }
 
+    /// Returns the network: its first address, with the prefix. Addresses of one network have equal
+    /// ones.
+    pub fn network(&self) -> Self {
+        let ip = match self.ip {
+            IpAddr::V4(ip) => {
+                let mask = !u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+                Ipv4Addr::from_bits(ip.to_bits() & mask).into()
+            }
+            IpAddr::V6(ip) => {
+                let mask = !u128::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+                Ipv6Addr::from_bits(ip.to_bits() & mask).into()
+            }
+        };
+        Self { ip, ..*self }
+    }
+
     /// Returns whether another address belongs to the same network.
     pub fn contains(&self, other: IpAddr) -> bool {
         match (self.ip, other) {
@@ -131,7 +147,16 @@ mod tests {
             assert!(net(network).contains(ip(inside)), "{network} {inside}");
             assert!(!net(network).contains(ip(outside)), "{network} {outside}");
             assert_eq!(net(network).to_string(), network);
+            let prefix = net(network).prefix();
+            let there = IpNet::new(ip(inside), prefix).unwrap();
+            assert_eq!(net(network).network(), there.network(), "{network} {inside}");
+            assert!(there.network().contains(ip(inside)));
+            if let Some(other) = IpNet::new(ip(outside), prefix) {
+                assert_ne!(net(network).network(), other.network(), "{network} {outside}");
+            }
         }
+        assert_eq!(net("10.0.0.7/30").network(), net("10.0.0.4/30"));
+        assert_eq!(net("fd00::1:2:3/112").network(), net("fd00::1:2:0/112"));
     }
 
     #[test]

@@ -75,21 +75,22 @@
 //! # Reading order
 //!
 //! 1. [`polyrail_software_nic`], here [`nic`]: the software NIC, a verbs device in memory;
-//! 2. [`backend`]: the interface between endpoints and hardware; `tcp` is the backend between any two
-//!    Linux hosts ([over TCP](over_tcp)); `rdma` (feature `verbs`) is the backend for real NICs,
-//!    and `devices` lists them; [`any`] has devices of every backend behind one type; [`place`] finds
-//!    where in the machine a device is, and [`cpus`] pins threads near it;
-//! 3. [`memory`]: registered buffers, of this crate or of yours, and buffers of a peer; [`card`]: the
-//!    descriptions of queue pairs that two ends exchange;
+//! 2. [`backend`]: the interface between endpoints and hardware; `tcp` is the backend between any
+//!    two Linux hosts ([over TCP](over_tcp)); `rdma` (feature `verbs`) is the backend for real
+//!    NICs, and `devices` lists them; [`any`] has devices of every backend behind one type;
+//!    [`place`] finds where in the machine a device is, and [`cpus`] pins threads near it;
+//! 3. [`memory`]: registered buffers, of this crate or of yours, and buffers of a peer; [`card`]:
+//!    the descriptions of queue pairs that two ends exchange;
 //! 4. [`endpoint`]: a virtual queue pair with its completion queues, or many that share completion
 //!    queues, with set-up, connection and repair;
-//! 5. [`p2p`]: the same for messages, whose receiver offers the buffers; [`heal`] repairs the rails of
-//!    both kinds of endpoints;
+//! 5. [`p2p`]: the same for messages, whose receiver offers the buffers; [`heal`] repairs the rails
+//!    of both kinds of endpoints;
 //! 6. [`progress`]: a thread that owns a set of endpoints, for programs that post from many
 //!    threads; [`idle`] decides how a polling thread rests;
 //! 7. [`link`]: the TCP protocol with which two processes connect their endpoints and repair rails;
-//!    [`interfaces`] lists the addresses at which other hosts reach a listener;
-//! 8. [`trace`] lists the spans and events of connections;
+//!    [`interfaces`] lists the addresses at which other hosts reach a listener; [`pairing`] puts
+//!    the devices of the end that answers into the order of the other end's;
+//! 8. [`trace`] lists the spans and events of connections, and [`metrics`] what they count;
 //! 9. [`printable`] makes text from peers safe to print; [`chain`] formats errors with their
 //!    sources; [`service_variables`] recognizes environment variables of Kubernetes.
 //!
@@ -97,6 +98,8 @@
 
 pub mod any;
 pub mod backend;
+#[doc = include_str!("../docs/cancel.md")]
+pub mod cancel {}
 pub mod card;
 pub mod chain;
 pub mod cpus;
@@ -113,11 +116,13 @@ mod ip_net;
 mod json;
 pub mod link;
 pub mod memory;
+pub mod metrics;
 pub mod nic;
 #[cfg(feature = "tcp")]
 #[doc = include_str!("../docs/over-tcp.md")]
 pub mod over_tcp {}
 pub mod p2p;
+pub mod pairing;
 pub mod place;
 pub mod printable;
 pub mod progress;

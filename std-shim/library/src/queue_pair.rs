@@ -12,11 +12,13 @@ use crate::backend::{
     Port, RemoteQp,
 };
 use crate::hex::Hex;
+use crate::interfaces::ThisHost;
 use polyrail_core::virtual_qp::MAX_RAILS;
 use polyrail_nic_parts::random::random;
 use rustix::io::Errno;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
+use std::net::{IpAddr, Ipv6Addr};
 
 /// The device and port of a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -75,10 +77,82 @@ impl RailAddress {
         self.meeting.is_some()
     }
 
-    /// Whether the two ports have the same kind of address: a LID if either port has one, otherwise
-    /// the kinds of their GIDs.
+    /// Returns why a queue pair at this address, on this host, cannot be connected to one of the
+    /// peer.
+    pub(crate) fn apart(&self, peer: &Self) -> Option<Apart> {
+        let may_be_here = |ip| ThisHost::now().may_have(ip);
+        PortAddress::from(self).apart(&peer.into(), may_be_here)
+    }
+}
+
+/// The address of a port, as far as it decides which ports it can reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortAddress {
+    pub(crate) gid: Gid,
+    /// LID; 0 on Ethernet.
+    pub(crate) lid: u16,
+    pub(crate) is_tcp: bool,
+}
+
+/// Why two ports cannot be the ends of a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Apart {
+    /// Only one of them is over TCP.
+    Backends { here_is_tcp: bool },
+    /// Only one of them is InfiniBand.
+    LinkLayers { here_is_infiniband: bool },
+    /// Only one of them has an IPv4 address.
+    Gids,
+    /// The one here is a loopback, and the other one is on another host.
+    Loopback,
+}
+
+impl PortAddress {
+    /// Returns the IP address. On InfiniBand, it is a GID in the form of an IPv6 address.
+    pub(crate) fn ip(&self) -> IpAddr {
+        Ipv6Addr::from(self.gid.0).to_canonical()
+    }
+
+    /// Returns whether packets are addressed by LID.
+    pub(crate) const fn is_infiniband(&self) -> bool {
+        self.lid != 0
+    }
+
+    /// Returns whether both ports have the same backend and link layer, and addresses of the same
+    /// kind.
     pub(crate) fn meets(&self, peer: &Self) -> bool {
-        self.lid != 0 || peer.lid != 0 || self.gid.kind().meets(peer.gid.kind())
+        self.apart(peer, |_| true).is_none()
+    }
+
+    /// Returns why this port of this host cannot reach the peer's. `may_be_here` returns whether
+    /// this host may have an address; the kernel sends from loopback only to these.
+    pub(crate) fn apart(
+        &self,
+        peer: &Self,
+        may_be_here: impl FnOnce(IpAddr) -> bool,
+    ) -> Option<Apart> {
+        let here_is_infiniband = self.is_infiniband();
+        if self.is_tcp != peer.is_tcp {
+            return Some(Apart::Backends { here_is_tcp: self.is_tcp });
+        }
+        if here_is_infiniband != peer.is_infiniband() {
+            return Some(Apart::LinkLayers { here_is_infiniband });
+        }
+        if here_is_infiniband {
+            return None;
+        }
+        if !self.gid.kind().meets(peer.gid.kind()) {
+            return Some(Apart::Gids);
+        }
+        let (own, peer) = (self.ip(), peer.ip());
+        let is_cut_off = own.is_loopback() && !peer.is_loopback() && !may_be_here(peer);
+        is_cut_off.then_some(Apart::Loopback)
+    }
+}
+
+impl From<&RailAddress> for PortAddress {
+    fn from(rail: &RailAddress) -> Self {
+        Self { gid: rail.gid, lid: rail.lid, is_tcp: rail.is_tcp() }
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use fixture::pair::Host;
+use fixture::pair::{BYTES, Host};
 use fixture::{ALL_ACCESS, LONG, impatient};
 use polyrail::endpoint::{ConnectError, EndpointBuilder, EndpointError, connect_endpoints};
 use polyrail::heal::{Detected, Healing};
@@ -222,6 +222,38 @@ fn a_device_that_is_gone_is_not_waited_for() {
         pair.devices[0][1].inject(When::Now, Fault::DeviceGone);
         let error = pair.connect().unwrap_err();
         assert!(!error.may_pass(), "{down:?}: {error}");
+    }
+}
+
+/// It has no keys for the rails of the device, and needs none.
+#[test]
+fn memory_that_is_registered_after_a_device_is_gone_serves_the_rails_that_are_left() {
+    for (scheme, host, device) in
+        SCHEMES.into_iter().flat_map(|scheme| [(scheme, 0, 1), (scheme, 1, 2), (scheme, 1, 0)])
+    {
+        let mut hosts = hosts(&builder(scheme));
+        connect(&mut hosts).unwrap();
+        notify(&mut hosts, 1);
+        assert_eq!(poll_until(&mut hosts, |_, done| done == 2), 2);
+        hosts[host].devices[device].inject(When::Now, Fault::DeviceGone);
+        for host in &mut hosts {
+            let domains: Vec<&ProtectionDomain> = host.domains.iter().collect();
+            host.buffer = RegisteredBuffer::new(BYTES, ALL_ACCESS, &domains).unwrap();
+        }
+        let is_noticed = |host: &Host| host.endpoint.state() == QpState::Degraded;
+        poll_until(&mut hosts, |hosts, _| hosts.iter().all(is_noticed));
+        for (wr_id, byte) in [(2, 0x5a), (3, 0xa5)] {
+            hosts[0].buffer.fill(0, BYTES, byte).unwrap();
+            notify(&mut hosts, wr_id);
+            assert_eq!(poll_until(&mut hosts, |_, done| done == 2), 2);
+            let [near, far] = hosts.each_ref().map(|host| host.bytes()[..64 << 10].to_vec());
+            assert!(near == far, "{scheme:?}: device {device} of host {host}");
+            // Rail 0 moves to another device; other rails stay out.
+            match device {
+                0 => _ = poll_until(&mut hosts, |hosts, _| is_ready(hosts)),
+                _ => assert!(hosts.iter().all(is_noticed)),
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use fixture::pair::{BYTES, Host, pair, poll_both};
 use polyrail::endpoint::{EndpointBuilder, EndpointError, StallWatch};
 use polyrail::nic::{self, Fabric, Fault, When};
 use polyrail::verbs::{RecvWr, SendWr, WcStatus};
-use polyrail::virtual_qp::{PostSendError, QpState, RailId, Scheme};
+use polyrail::virtual_qp::{PostSendError, QpState, RailFailure, RailId, Scheme};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -27,6 +27,27 @@ fn a_link_that_fails_is_named() {
     assert_eq!(again, Err(PostSendError::InErrorState));
     assert_eq!(a.endpoint.rail_reports()[2].errors, 4);
     drop(b.domains);
+}
+
+/// The codes of other devices are their drivers'.
+#[test]
+fn vendor_codes_of_devices_in_software_are_explained() {
+    let (mut a, b) = pair(1, &EndpointBuilder::new().rails(1));
+    drop(b.endpoint);
+    let to = b.buffer.remote();
+    let keys = a.buffer.toward(&to).unwrap();
+    let local = a.buffer.local(0, 8).unwrap();
+    a.endpoint.post_send(&SendWr::write(1, local, b.buffer.addr(), &keys)).unwrap();
+    let done = loop {
+        if let Some(done) = a.endpoint.poll(1).completions.pop() {
+            break done;
+        }
+    };
+    let EndpointError::Rail(mut error) = a.endpoint.explain(done.status) else { panic!() };
+    let code = "vendor code 0x41 (the peer ended, or its device is gone)";
+    assert!(error.to_string().ends_with(code), "{error}");
+    error.error.device = polyrail::verbs::DeviceId(1 << 31);
+    assert!(error.to_string().ends_with("vendor code 0x41"), "{error}");
 }
 
 /// Polls and watches until a rail is found silent; returns the time that took.
@@ -111,6 +132,17 @@ fn failing_all_rails_flushes_everything() {
         assert!((0..).zip(&flushed).all(|(i, wc)| wc.wr_id == i));
         assert!(flushed.iter().all(|wc| wc.status == WcStatus::WR_FLUSH_ERR), "{flushed:?}");
         assert_eq!(b.endpoint.unreported(), 0);
+        assert_eq!(b.endpoint.failure(), Some(EndpointError::GivenUp), "{rails} rails");
+    }
+}
+
+#[test]
+fn an_idle_endpoint_that_is_given_up_says_so() {
+    for rails in [1, 4] {
+        let (mut a, _b) = pair(1, &EndpointBuilder::new().rails(rails));
+        a.endpoint.give_up(Duration::from_secs(1));
+        assert_eq!(a.endpoint.state(), QpState::Error, "{rails} rails");
+        assert_eq!(a.endpoint.failure(), Some(EndpointError::GivenUp), "{rails} rails");
     }
 }
 
@@ -140,6 +172,24 @@ fn a_post_before_the_connection_names_what_is_missing() {
             "rail 0 (device mlx5_0) takes no requests before it is connected: connect first";
         assert_eq!(named, begin);
     }
+}
+
+/// Rails that are re-routed fail one after another when their drivers refuse the request.
+#[test]
+fn an_endpoint_that_failed_for_lack_of_a_connection_says_so() {
+    let builder = EndpointBuilder::new().rails(2).rail_failure(RailFailure::Reroute);
+    let mut host = Host::new(&Fabric::threaded(), "mlx5_", 2, &builder);
+    let keys = host.buffer.toward(&host.buffer.remote()).unwrap();
+    let local = host.buffer.local(0, 4096).unwrap();
+    host.endpoint.post_send(&SendWr::write(1, local, host.buffer.addr(), &keys)).unwrap();
+    let done = loop {
+        if let Some(done) = host.endpoint.poll(1).completions.pop() {
+            break done;
+        }
+    };
+    let error = host.endpoint.explain(done.status).to_string();
+    let expected = "rail 0 (device mlx5_0) takes no requests before it is connected: connect first";
+    assert_eq!(error, expected);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod fixture;
 
 use fixture::{LONG, impatient};
+use polyrail::chain::Chain;
 use polyrail::nic::{Fabric, Fault, When};
 use polyrail::p2p::{
     CallError, End, NotNow, P2pBuildError, P2pBuilder, P2pEndpoint, P2pEndpointSet, P2pMember,
@@ -255,7 +256,10 @@ fn receives_of_a_member_that_could_not_be_polled_are_not_granted_again() {
     assert_eq!(set.add().unwrap(), 0);
     let refused = set.add().unwrap_err();
     let full = PoolError::Full { asked: 512, left: 0, capacity: 512 };
-    assert!(matches!(&refused, P2pBuildError::Pool(error) if *error == full), "{refused}");
+    assert_eq!(refused, P2pBuildError::Pool { device: "hub0".into(), source: full });
+    let words = "the shared receive queue of device hub0 has no room for another member that \
+                 receives: cannot reserve 512 receives: 0 of 512 are left";
+    assert_eq!(Chain(&refused).to_string(), words);
 }
 
 #[test]

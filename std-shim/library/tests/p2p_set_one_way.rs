@@ -3,7 +3,7 @@
 mod fixture;
 
 use fixture::{Host, LONG, impatient};
-use polyrail::nic::{DeviceConfig, DeviceLimits, Fabric, Fault, When};
+use polyrail::nic::{DeviceConfig, Fabric, Fault, When};
 use polyrail::p2p::{
     End, P2pBuildError, P2pBuilder, P2pEndpointSet, P2pMember, RecvBuffer, connect_endpoints,
 };
@@ -156,9 +156,8 @@ fn members_of_one_way_take_half_the_routes() {
     let ends = [End::Sender, End::Receiver];
     for (rails, fit) in [(1, 128), (2, 96)] {
         for end in ends {
-            let mut config = DeviceConfig::named("hub");
-            config.limits = DeviceLimits { max_srq_wr: 1 << 16, ..DeviceLimits::default() };
-            let domain = Fabric::threaded().create_device(config).alloc_pd().unwrap();
+            let hub = Fabric::threaded().create_device(DeviceConfig::named("hub"));
+            let domain = hub.alloc_pd().unwrap();
             let builder = P2pBuilder::new().rails(rails).only(end);
             let mut set: P2pEndpointSet = P2pEndpointSet::build(&builder, &[&domain], 200).unwrap();
             let added = std::iter::from_fn(|| set.add().ok()).count();

@@ -298,6 +298,17 @@ fn unused_registrations_make_room_where_a_device_runs_out() {
     assert_eq!(rig.cache.counters().registrations, 2);
 }
 
+/// No room that the cache could make would help.
+#[test]
+fn memory_that_is_too_long_for_a_device_costs_no_registration() {
+    let short = DeviceLimits { max_mr_size: 16, ..DeviceLimits::default() };
+    let rig = Rig::on(short, CacheLimits::default());
+    drop(rig.get(0, 16, READABLE).unwrap());
+    let refused = rig.get(0, 17, READABLE).unwrap_err();
+    assert!(matches!(refused, DeviceError::RegionTooLong { limit: 16, .. }), "{refused}");
+    assert_eq!((rig.device.regions(), rig.cache.counters().registrations), (1, 1));
+}
+
 #[test]
 fn memory_in_use_is_not_said_to_be_free() {
     let rig = Rig::new(CacheLimits::default());

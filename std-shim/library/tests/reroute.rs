@@ -121,7 +121,14 @@ fn a_peer_that_claims_too_much_ends_the_endpoint() {
     let Ends { fabric, near, far, .. } = &mut ends;
     let rail = RailId::Data(0);
     let state = ReportedState::Fenced;
-    let news = RailReport { rail, generation: 0, state, arrived: 77, previous_arrived: 0 };
+    let news = RailReport {
+        rail,
+        generation: 0,
+        state,
+        arrived: 77,
+        previous_arrived: 0,
+        on_purpose: false,
+    };
     let link = near.endpoint.healing_link().unwrap();
     link.handle(HealingMessage::Control(ControlMessage::Rail(news))).unwrap();
     let refused = ControlError::Arrived { rail, arrived: 77, posted: 0 };

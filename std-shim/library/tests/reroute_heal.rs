@@ -102,7 +102,8 @@ fn two_links_are_cut_one_after_the_other() {
             ends.near.devices[first].inject(When::Now, Fault::LinkUp);
             ends.far.devices[second].inject(When::Now, Fault::LinkUp);
             ends.finish(|_| ());
-            assert!(ends.is_ready(), "{}", ends.report());
+            // A rail may just go back to its own device.
+            ends.poll_until(Ends::is_ready);
         }
     }
 }
@@ -120,7 +121,7 @@ fn devices_that_are_well_and_unwell_lose_nothing() {
             );
             schedule.lift_all(&mut ends);
             ends.finish(|_| ());
-            assert!(ends.is_ready(), "{scheme:?} {seed}: {}", ends.report());
+            ends.poll_until(Ends::is_ready);
         }
     }
 }

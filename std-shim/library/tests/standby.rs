@@ -11,8 +11,8 @@ use polyrail::virtual_qp::{RailFailure, RailId, RailState, Scheme};
 use rerouted::{Ends, MESSAGES, healed};
 use std::time::Duration;
 
-/// The rails of the second device stand by: while the first device is away they carry everything, and
-/// nothing before and afterwards.
+/// The rails of the second device stand by: while the first device is away they carry everything,
+/// and nothing before and afterwards.
 #[test]
 fn rails_of_a_standby_device_take_over_and_stand_back() {
     let home_after = Some(Duration::ZERO);

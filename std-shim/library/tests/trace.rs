@@ -2,20 +2,24 @@
 #![cfg(feature = "tracing")]
 
 mod fixture;
+mod recorded;
 
 use fixture::Host;
 use polyrail::endpoint::{Endpoint, EndpointBuilder, EndpointError, connect_endpoints};
 use polyrail::hardware::{QueuePair, SendBatch};
 use polyrail::link::{Arrivals, Listener, NoPurpose, Timeouts, Token};
-use polyrail::nic::{Fabric, Fault, When};
-use polyrail::p2p::{self, CallError, P2pBuilder, RecvBuffer};
+use polyrail::nic::{DeviceLimits, Fabric, Fault, When};
+use polyrail::p2p::{self, CallError, P2pBuilder, P2pEndpoint, RecvBuffer};
+use polyrail::pairing::positions_in_pairs_or_in_order;
+use polyrail::tcp::{DeviceOptions, open_devices};
 use polyrail::verbs::{Imm, Opcode, RecvWr, SendFlags, SendRequest, SendWr, Sge, WcStatus};
 use polyrail::virtual_qp::{ProtocolError, QpState, RailEventKind, RailFailure, RailId};
+use recorded::Recorded;
 use std::io::{self, Write};
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::format::FmtSpan;
 
 /// Lines that were told.
@@ -35,6 +39,14 @@ impl Write for Told {
 impl Told {
     /// What is told on this thread meanwhile, a line each.
     fn during(work: impl FnOnce()) -> Vec<String> {
+        // Whether anything listens to an event is decided once for all threads, the first time that
+        // any thread meets it: with a single subscriber, by whether that thread has it. Threads of
+        // other tests must not decide that none has.
+        static EVERYWHERE: Once = Once::new();
+        EVERYWHERE.call_once(|| {
+            let nowhere = tracing_subscriber::fmt().with_writer(io::sink).finish();
+            tracing::subscriber::set_global_default(nowhere).unwrap();
+        });
         let told = Self::default();
         let writer = told.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -75,6 +87,70 @@ fn a_connection_its_failure_and_its_return_are_told() {
     for (level, words) in [("WARN", ""), ("INFO", "is drained"), ("INFO", "back in service")] {
         let found = count(&lines, &[level, "rail=rail 1", "device=", words]);
         assert_eq!(found, 2, "{words}, of both ends: {lines:#?}");
+    }
+}
+
+#[test]
+fn devices_that_are_not_in_pairs_are_told_with_what_happens_instead() {
+    let open = |addresses: &[&str]| open_devices(addresses, &DeviceOptions::default()).unwrap();
+    let own = open(&["::1", "127.0.0.1"]);
+    let toward = |theirs: &[&str]| {
+        let builder = P2pBuilder::new().rails(theirs.len());
+        let peer: P2pEndpoint<_> = builder.build(&open(theirs)).unwrap();
+        Told::during(|| {
+            positions_in_pairs_or_in_order(&own, &peer.address().into(), |_| ()).unwrap();
+        })
+    };
+    assert_eq!(toward(&["127.0.0.2", "::1"]), [""; 0]);
+    let lines = toward(&["127.0.0.2", "127.0.0.3", "::1"]);
+    let words =
+        ["WARN", "rails use the devices in the order given: rails use devices in turn, but"];
+    assert_eq!((lines.len(), count(&lines, &words)), (1, 1), "{lines:?}");
+}
+
+/// Both kinds of endpoints, which read the events of their devices when they repair rails.
+#[test]
+fn the_new_rate_of_a_port_is_told_and_costs_no_rail() {
+    let fabric = Fabric::threaded();
+    let host = |name: &str| {
+        [0, 1].map(|n| Recorded::on(&fabric, &format!("{name}{n}"), DeviceLimits::default()))
+    };
+    let (here, there) = (host("here"), host("there"));
+    let lost_a_plane = || {
+        for mbps in [400_000, 600_000] {
+            here[1].set_speed(mbps);
+        }
+    };
+    let expected = ["INFO", "polyrail::trace", "device=\"here1\"", "port=1", "mbps=600000", "qp="];
+
+    let builder = EndpointBuilder::new().rails(2).rail_failure(RailFailure::Reroute);
+    let [mut near, mut far] = [&here, &there].map(|host| builder.build(host).unwrap());
+    let lines = Told::during(|| {
+        connect_endpoints(&mut near, &mut far).unwrap();
+        lost_a_plane();
+        until_read(&here[1], || _ = near.poll(16));
+    });
+    assert_eq!(count(&lines, &expected), 1, "both events were read at once: {lines:#?}");
+    assert_eq!((near.state(), near.take_rail_event()), (QpState::Ready, None));
+    drop((near, far));
+
+    let builder = P2pBuilder::new().rails(2).rail_failure(RailFailure::Reroute);
+    let [mut near, mut far] = [&here, &there].map(|host| builder.build(host).unwrap());
+    let lines = Told::during(|| {
+        p2p::connect_endpoints(&mut near, &mut far).unwrap();
+        lost_a_plane();
+        until_read(&here[1], || near.heal());
+    });
+    assert_eq!(count(&lines, &expected), 1, "one connection, not one for each end: {lines:#?}");
+    assert_eq!(near.take_rail_event(), None);
+}
+
+/// Lets an endpoint work until it has read that the rate of a device has changed.
+fn until_read(device: &Recorded, mut work: impl FnMut()) {
+    let begin = Instant::now();
+    while device.has_unread_speed() {
+        assert!(begin.elapsed() < fixture::LONG);
+        work();
     }
 }
 

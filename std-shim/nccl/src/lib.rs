@@ -10,7 +10,7 @@
 //! 2. `settings` come from the environment;
 //! 3. `devices` are NICs and merged NICs, and `rails` is the interface to both kinds of them;
 //! 4. `meet` connects two ends; `comm` is a connection with its requests and memory, which
-//!    `registering` registers;
+//!    `registering` registers; `metrics` exports what connections count;
 //! 5. `slots` contains all objects for which NCCL has handles, and `plugin` the state of the
 //!    process.
 
@@ -23,6 +23,7 @@ mod guard;
 mod hooks;
 mod log;
 mod meet;
+mod metrics;
 mod plugin;
 mod properties;
 mod rails;

@@ -87,8 +87,10 @@ fn start(logger: Option<Logger>, again: impl FnOnce(&mut Devices)) -> Result<(),
                 log::warn(&format!("variables of a Kubernetes Service are ignored: {names}"));
             }
             let devices = Devices::open(&settings)?;
-            let names: Vec<_> =
-                devices.all().iter().map(|device| device.name.to_string_lossy()).collect();
+            let name = |device: &Arc<Device>| {
+                format!("{}{}", device.name.to_string_lossy(), device.rail_ids)
+            };
+            let names: Vec<_> = devices.all().iter().map(name).collect();
             let backend = settings.backend;
             log::info(&format!("{backend:?} devices: {}", names.join(", ")));
             *plugin = Some(Plugin { settings: Arc::new(settings), devices });
@@ -268,8 +270,8 @@ pub(crate) fn accept(listener: *mut c_void) -> Result<*mut c_void, Refusal> {
 }
 
 /// Opens the next connection of two ends that have connected. Null: call again. An end that has
-/// connected is kept while this host lacks something for the caretaker, such as a file descriptor or
-/// a thread, for as long as connecting may take.
+/// connected is kept while this host lacks something for the caretaker, such as a file descriptor
+/// or a thread, for as long as connecting may take.
 fn open_next<T>(
     role: Role,
     by: &mut Owned<T>,

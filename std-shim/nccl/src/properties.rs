@@ -1,8 +1,8 @@
 //! Properties of a device, in the layout of each version.
 
 use crate::abi::{
-    ID_UNDEFINED, MAX_MERGED_V11, MAX_MERGED_V12, Merged, PropertiesV8, PropertiesV9,
-    PropertiesV11, PropertiesV12, Status,
+    MAX_MERGED_V11, MAX_MERGED_V12, Merged, PropertiesV8, PropertiesV9, PropertiesV11,
+    PropertiesV12, Status,
 };
 use crate::calls::give;
 use crate::devices::Device;
@@ -46,8 +46,8 @@ fn properties(device: &Device, always_flush: bool) -> PropertiesV12 {
         max_p2p_bytes: MAX_BYTES,
         max_coll_bytes: MAX_BYTES,
         max_multi_request_size: 1,
-        rail_id: ID_UNDEFINED,
-        plane_id: ID_UNDEFINED,
+        rail_id: device.rail_ids.rail,
+        plane_id: device.rail_ids.plane,
     }
 }
 

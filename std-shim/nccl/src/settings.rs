@@ -2,6 +2,7 @@
 
 use crate::log::Level;
 use polyrail::backend::DeviceName;
+use polyrail::endpoint::RailWeights;
 use polyrail::interfaces::InterfaceFilter;
 use polyrail::service_variables::is_service_variable;
 use serde::Serialize;
@@ -44,6 +45,54 @@ impl Backend {
     }
 }
 
+/// Where the rails and planes of NICs come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RailIdChoice {
+    /// From their networks.
+    #[default]
+    Networks,
+    /// From a list; those of other NICs are undefined.
+    Listed(Vec<ListedIds>),
+}
+
+/// The rail of a NIC, and perhaps its plane, in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListedIds {
+    pub(crate) device: String,
+    pub(crate) rail: i16,
+    pub(crate) plane: Option<i16>,
+}
+
+impl ListedIds {
+    /// Whether they are of the NIC with this name.
+    pub(crate) fn is_of(&self, name: &str) -> bool {
+        names_device(&self.device, name)
+    }
+}
+
+/// Whether a setting names this device. A device over TCP is named with or without `tcp:`.
+pub(crate) fn names_device(given: &str, device: &str) -> bool {
+    given == device || device.strip_prefix("tcp:") == Some(given)
+}
+
+/// As in `mlx5_0=0` or `mlx5_1:2=1:0`.
+impl FromStr for ListedIds {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (device, ids) = text.rsplit_once('=').filter(|(name, _)| !name.is_empty()).ok_or(())?;
+        let number = |text: &str| {
+            let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<i16>().ok().filter(|_| is_number).ok_or(())
+        };
+        let (rail, plane) = match ids.split_once(':') {
+            Some((rail, plane)) => (rail, Some(number(plane)?)),
+            None => (ids, None),
+        };
+        Ok(Self { device: device.to_owned(), rail: number(rail)?, plane })
+    }
+}
+
 /// All settings. The default is used for missing variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -56,6 +105,10 @@ pub(crate) struct Settings {
     /// Rails of a connection; by default the number of NICs of the end that has more.
     pub(crate) rails: Option<u8>,
     pub(crate) queue_pairs_per_rail: u8,
+    /// What decides how much each rail carries.
+    pub(crate) rail_weights: RailWeights,
+    /// Rates in Mbit/s that replace those of devices, by their names.
+    pub(crate) device_mbps: Vec<(String, u32)>,
     /// Messages up to this many bytes go over one rail.
     pub(crate) split_threshold: u32,
     /// From this many bytes on, payload and immediate are two requests.
@@ -63,6 +116,7 @@ pub(crate) struct Settings {
     pub(crate) traffic_class: u8,
     pub(crate) service_level: u8,
     pub(crate) gid_index: Option<u8>,
+    pub(crate) rail_ids: RailIdChoice,
     /// The code of the acknowledgement timeout: 4.096 us * 2^code.
     pub(crate) qp_timeout: u8,
     pub(crate) retries: u8,
@@ -94,11 +148,14 @@ impl Default for Settings {
             interfaces_for_rails: Vec::new(),
             rails: None,
             queue_pairs_per_rail: 1,
+            rail_weights: RailWeights::default(),
+            device_mbps: Vec::new(),
             split_threshold: 64 << 10,
             separate_signal: None,
             traffic_class: 0,
             service_level: 0,
             gid_index: None,
+            rail_ids: RailIdChoice::default(),
             qp_timeout: 18,
             retries: 7,
             connect_timeout: Duration::from_secs(120),
@@ -114,8 +171,9 @@ impl Default for Settings {
     }
 }
 
-/// Settings of the plugin for NIXL, which reads the same environment.
-const OF_OTHERS: [&str; 5] = ["FRAGMENT", "TOKEN", "PORT", "TCP_PORT", "SOFTWARE_BYTES_PER_SECOND"];
+/// Settings of the plugin for NIXL, which reads the same environment, and of the library (METRICS).
+const OF_OTHERS: [&str; 7] =
+    ["FRAGMENT", "METRICS", "NEAR", "TOKEN", "PORT", "TCP_PORT", "SOFTWARE_BYTES_PER_SECOND"];
 
 /// An unknown or malformed variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -180,6 +238,8 @@ impl Settings {
             }
             "RAILS" => self.rails = Some(value.number(1, 8)?),
             "QUEUE_PAIRS_PER_RAIL" => self.queue_pairs_per_rail = value.number(1, 16)?,
+            "RAIL_WEIGHTS" => self.rail_weights = value.one_of(&RailWeights::NAMES)?,
+            "DEVICE_MBPS" => self.device_mbps = value.rates()?,
             "SPLIT_THRESHOLD" => self.split_threshold = value.bytes()?,
             "SEPARATE_SIGNAL" => {
                 self.separate_signal = if value.is("off") { None } else { Some(value.bytes()?) };
@@ -187,6 +247,7 @@ impl Settings {
             "TRAFFIC_CLASS" => self.traffic_class = value.number(0, u8::MAX)?,
             "SERVICE_LEVEL" => self.service_level = value.number(0, 15)?,
             "GID_INDEX" => self.gid_index = Some(value.number(0, u8::MAX)?),
+            "RAIL_IDS" => self.rail_ids = value.rail_ids()?,
             "QP_TIMEOUT" => self.qp_timeout = value.number(0, 31)?,
             "RETRIES" => self.retries = value.number(0, 7)?,
             "CONNECT_TIMEOUT_MS" => self.connect_timeout = value.milliseconds()?,
@@ -266,6 +327,27 @@ impl Value<'_> {
         bytes.ok_or_else(|| self.malformed(expected))
     }
 
+    fn rail_ids(&self) -> Result<RailIdChoice, SettingError> {
+        if self.is("networks") {
+            return Ok(RailIdChoice::Networks);
+        }
+        if self.is("none") {
+            return Ok(RailIdChoice::Listed(Vec::new()));
+        }
+        let text = self.value.to_str().unwrap_or_default();
+        let listed: Result<Vec<ListedIds>, ()> = text.split(',').map(str::parse).collect();
+        let words = "networks, none, or a list of devices with the numbers of their rails, and perhaps \
+                     of their planes, such as mlx5_0=0,mlx5_1:2=1:0";
+        let listed = listed.map_err(|()| self.malformed(words))?;
+        let is_twice = |(at, ids): (usize, &ListedIds)| {
+            listed[..at].iter().any(|other| other.device == ids.device)
+        };
+        if listed.iter().enumerate().any(is_twice) {
+            return Err(self.malformed("each device once"));
+        }
+        Ok(RailIdChoice::Listed(listed))
+    }
+
     fn interfaces(&self) -> Result<Vec<String>, SettingError> {
         let text = self.value.to_str().unwrap_or_default();
         let names: Vec<String> = text.split(',').map(ToOwned::to_owned).collect();
@@ -274,6 +356,19 @@ impl Value<'_> {
             return Err(self.malformed(words));
         }
         Ok(names)
+    }
+
+    /// Parses names of devices and their rates in Mbit/s.
+    fn rates(&self) -> Result<Vec<(String, u32)>, SettingError> {
+        let text = self.value.to_str().unwrap_or_default();
+        let rate = |text: &str| {
+            let (name, mbps) = text.split_once('=')?;
+            let mbps = mbps.parse().ok().filter(|mbps| *mbps > 0)?;
+            (!name.is_empty()).then(|| (name.to_owned(), mbps))
+        };
+        let rates: Option<Vec<_>> = text.split(',').map(rate).collect();
+        let expected = "a list of devices and rates in Mbit/s, such as mlx5_0=400000,mlx5_1=100000";
+        rates.ok_or_else(|| self.malformed(expected))
     }
 
     fn devices(&self) -> Result<Vec<DeviceName>, SettingError> {
@@ -310,11 +405,14 @@ mod tests {
             ("POLYRAIL_DEVICES", "mlx5_0,mlx5_1:2,mlx5_2:1@3"),
             ("POLYRAIL_RAILS", "8"),
             ("POLYRAIL_QUEUE_PAIRS_PER_RAIL", "2"),
+            ("POLYRAIL_RAIL_WEIGHTS", "rates"),
+            ("POLYRAIL_DEVICE_MBPS", "mlx5_0=400000,mlx5_1=1"),
             ("POLYRAIL_SPLIT_THRESHOLD", "4K"),
             ("POLYRAIL_SEPARATE_SIGNAL", "1M"),
             ("POLYRAIL_TRAFFIC_CLASS", "105"),
             ("POLYRAIL_SERVICE_LEVEL", "3"),
             ("POLYRAIL_GID_INDEX", "1"),
+            ("POLYRAIL_RAIL_IDS", "mlx5_0=0,mlx5_1:2=1:0,fe80::1=32767"),
             ("POLYRAIL_QP_TIMEOUT", "20"),
             ("POLYRAIL_RETRIES", "5"),
             ("POLYRAIL_CONNECT_TIMEOUT_MS", "500"),
@@ -332,11 +430,18 @@ mod tests {
             interfaces_for_rails: Vec::new(),
             rails: Some(8),
             queue_pairs_per_rail: 2,
+            rail_weights: RailWeights::Rates,
+            device_mbps: vec![("mlx5_0".into(), 400_000), ("mlx5_1".into(), 1)],
             split_threshold: 4096,
             separate_signal: Some(1 << 20),
             traffic_class: 105,
             service_level: 3,
             gid_index: Some(1),
+            rail_ids: RailIdChoice::Listed(
+                [("mlx5_0", 0, None), ("mlx5_1:2", 1, Some(0)), ("fe80::1", i16::MAX, None)]
+                    .map(|(device, rail, plane)| ListedIds { device: device.into(), rail, plane })
+                    .into(),
+            ),
             qp_timeout: 20,
             retries: 5,
             connect_timeout: Duration::from_millis(500),
@@ -369,6 +474,14 @@ mod tests {
             let words = read(&[("POLYRAIL_DEVICES", value), backend]).unwrap_err().to_string();
             assert!(words.contains("POLYRAIL_DEVICES"), "{words}");
         }
+    }
+
+    #[test]
+    fn rails_are_those_of_networks_unless_there_is_another_choice() {
+        let choice = |value| read(&[("POLYRAIL_RAIL_IDS", value)]).unwrap().rail_ids;
+        assert_eq!(read(&[]).unwrap().rail_ids, RailIdChoice::Networks);
+        assert_eq!(choice("networks"), RailIdChoice::Networks);
+        assert_eq!(choice("none"), RailIdChoice::Listed(vec![]));
     }
 
     /// A Service that is called `polyrail`.
@@ -407,7 +520,8 @@ mod tests {
     #[test]
     fn what_nixls_plugin_is_told_is_no_mistake() {
         let page = include_str!("../../nixl/README.md");
-        let table = page.lines().filter_map(|line| line.strip_prefix("| `"));
+        let settings = page.split("\n## ").find(|part| part.starts_with("Settings\n")).unwrap();
+        let table = settings.lines().filter_map(|line| line.strip_prefix("| `"));
         let names = table.flat_map(|row| row.split('|').next().unwrap_or_default().split(", "));
         let names: Vec<_> = names.map(|name| name.trim_matches([' ', '`'])).collect();
         assert!(names.contains(&"rails") && names.contains(&"port"), "{names:?}");
@@ -434,12 +548,29 @@ mod tests {
             ("POLYRAIL_RAILS", "9"),
             ("POLYRAIL_RAILS", "two"),
             ("POLYRAIL_QUEUE_PAIRS_PER_RAIL", "17"),
+            ("POLYRAIL_RAIL_WEIGHTS", "fast"),
+            ("POLYRAIL_DEVICE_MBPS", ""),
+            ("POLYRAIL_DEVICE_MBPS", "mlx5_0"),
+            ("POLYRAIL_DEVICE_MBPS", "=1"),
+            ("POLYRAIL_DEVICE_MBPS", "mlx5_0=0"),
+            ("POLYRAIL_DEVICE_MBPS", "mlx5_0=1,"),
             ("POLYRAIL_SPLIT_THRESHOLD", "4G"),
             ("POLYRAIL_SPLIT_THRESHOLD", "-1"),
             ("POLYRAIL_SEPARATE_SIGNAL", "on"),
             ("POLYRAIL_TRAFFIC_CLASS", "256"),
             ("POLYRAIL_SERVICE_LEVEL", "16"),
             ("POLYRAIL_GID_INDEX", ""),
+            ("POLYRAIL_RAIL_IDS", ""),
+            ("POLYRAIL_RAIL_IDS", "0,1"),
+            ("POLYRAIL_RAIL_IDS", "=1"),
+            ("POLYRAIL_RAIL_IDS", "a=1,"),
+            ("POLYRAIL_RAIL_IDS", "a=-1"),
+            ("POLYRAIL_RAIL_IDS", "a=+1"),
+            ("POLYRAIL_RAIL_IDS", "a=32768"),
+            ("POLYRAIL_RAIL_IDS", "a=1:"),
+            ("POLYRAIL_RAIL_IDS", "a=:1"),
+            ("POLYRAIL_RAIL_IDS", "a=1:2:3"),
+            ("POLYRAIL_RAIL_IDS", "a=1,b=2,a=3"),
             ("POLYRAIL_QP_TIMEOUT", "32"),
             ("POLYRAIL_RETRIES", "8"),
             ("POLYRAIL_CONNECT_TIMEOUT_MS", "0"),

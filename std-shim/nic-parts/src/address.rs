@@ -132,8 +132,8 @@ pub struct RemoteQp {
     pub qp_num: u32,
     /// Its first packet sequence number.
     pub psn: u32,
-    /// Where and with which secret a queue pair of a TCP NIC accepts its connection; `None` on other
-    /// devices, which ignore it.
+    /// Where and with which secret a queue pair of a TCP NIC accepts its connection; `None` on
+    /// other devices, which ignore it.
     pub meeting: Option<Meeting>,
 }
 

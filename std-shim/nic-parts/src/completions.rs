@@ -25,6 +25,11 @@ pub struct Entry {
     pub solicited: bool,
 }
 
+/// Completions for which a queue begins with memory, if its capacity is not smaller. A queue that
+/// thousands of queue pairs share has a capacity for all that can fail at once, and gets memory for
+/// what it holds.
+pub const FIRST_ENTRIES: usize = 1024;
+
 /// The owner index of entries whose queue pair is destroyed.
 pub const NOBODY: u32 = u32::MAX;
 
@@ -110,10 +115,11 @@ pub enum Notify {
 }
 
 impl<Q> Completions<Q> {
-    /// Makes an empty queue of `capacity` completions, without owners.
+    /// Makes an empty queue without owners. It has memory for `capacity` completions, at most
+    /// [`FIRST_ENTRIES`]; the caller enforces the capacity.
     pub fn new(capacity: u32) -> Self {
         Self {
-            showing: VecDeque::with_capacity(capacity as usize),
+            showing: VecDeque::with_capacity(FIRST_ENTRIES.min(capacity as usize)),
             owners: Vec::new(),
             overrun: false,
             solicited: 0,
@@ -147,11 +153,6 @@ impl<Q> Completions<Q> {
     #[inline]
     pub fn held(&self) -> usize {
         self.showing.len()
-    }
-
-    /// Changes the capacity; completions in the queue stay.
-    pub fn make_room(&mut self, capacity: usize) {
-        self.showing.reserve(capacity.saturating_sub(self.showing.len()));
     }
 
     /// Adds a completion. Returns whether a notification was requested for it.

@@ -162,4 +162,37 @@ pub mod vendor {
     pub const PEER_VERSION: u32 = 0x49;
     /// An internal error of the device at either end, although the request was executed.
     pub const INTERNAL: u32 = 0x50;
+
+    /// Returns what a code means, for error messages; `None` for unknown codes, and for
+    /// [`FLUSHED`], which the status says as well.
+    pub const fn meaning(code: u32) -> Option<&'static str> {
+        Some(match code {
+            KEY_UNKNOWN => "the key names no registered memory",
+            KEY_DOMAIN => "the memory belongs to another protection domain",
+            KEY_BOUNDS => "outside the registered memory",
+            KEY_ACCESS => "the registered memory does not permit this access",
+            MEMORY_FAULT => "the registered memory is not mapped any more",
+            MESSAGE_TOO_LONG => "longer than the device can send",
+            RECEIVE_TOO_SHORT => "longer than its receive",
+            ATOMIC_TOO_SHORT => "the local buffer of the atomic is too short",
+            ATOMIC_MISALIGNED => "the remote address of the atomic is not a multiple of 8",
+            QP_ACCESS => "the peer's queue pair does not permit this operation",
+            MTU_MISMATCH => "the path MTUs of the two ends differ",
+            NO_READ_RESOURCES => "no outstanding READ or atomic is permitted",
+            NO_RECEIVE => "the peer posted no receive",
+            RECEIVE_MEMORY => "the peer's receive names memory that it must not write",
+            LINK_DOWN => "a port of the path was down",
+            PEER_GONE => "the peer ended, or its device is gone",
+            PEER_STATE => "the peer's queue pair is not ready, or in ERR",
+            PEER_DESTINATION => "the peer is connected to another queue pair",
+            PEER_PSN => "the peer expects another packet sequence number",
+            ACK_LOST => "the acknowledgement was lost",
+            DROPPED => "dropped on arrival",
+            NO_CONNECTION => "no connection to the peer was made",
+            PEER_PROTOCOL => "the peer broke the protocol",
+            PEER_VERSION => "the peer has another version of the protocol",
+            INTERNAL => "an internal error of a device",
+            _ => return None,
+        })
+    }
 }

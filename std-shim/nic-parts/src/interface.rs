@@ -1,7 +1,7 @@
 //! The network interfaces of this host and their addresses.
 
 use nix::ifaddrs::getifaddrs;
-use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use nix::net::if_::{InterfaceFlags, if_indextoname, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
@@ -97,8 +97,8 @@ impl Lifetime {
     }
 }
 
-/// Orders addresses by their lifetimes, which are in the kernel's table of IPv6 addresses, and leaves
-/// out those that cannot be used.
+/// Orders addresses by their lifetimes, which are in the kernel's table of IPv6 addresses, and
+/// leaves out those that cannot be used.
 fn by_lifetime(all: Vec<InterfaceAddress>, table: &str) -> Vec<InterfaceAddress> {
     let known: Vec<_> = table.lines().filter_map(ipv6_entry).collect();
     let lifetime = |own: &InterfaceAddress| {
@@ -113,8 +113,8 @@ fn by_lifetime(all: Vec<InterfaceAddress>, table: &str) -> Vec<InterfaceAddress>
     usable.into_iter().map(|(_, own)| own).collect()
 }
 
-/// Reads a line of `if_inet6` (proc_net(5)): an address, the index of its interface, the length of its
-/// prefix, its scope and its flags as hexadecimal numbers, and the name of its interface.
+/// Reads a line of `if_inet6` (proc_net(5)): an address, the index of its interface, the length of
+/// its prefix, its scope and its flags as hexadecimal numbers, and the name of its interface.
 fn ipv6_entry(line: &str) -> Option<(Ipv6Addr, &str, Option<Lifetime>)> {
     let mut fields = line.split_ascii_whitespace();
     let ip = Ipv6Addr::from_bits(u128::from_str_radix(fields.next()?, 16).ok()?);
@@ -127,6 +127,12 @@ pub fn index_of(name: &str) -> Option<u32> {
     if_nametoindex(name).ok()
 }
 
+/// Returns the present name of the interface with this index in this network namespace; `None` if
+/// there is none, or its name is no text.
+pub fn name_of(index: u32) -> Option<String> {
+    if_indextoname(index).ok()?.into_string().ok()
+}
+
 /// Returns whether an interface is a dummy, which discards all that is sent by it. Hosts have
 /// addresses there that belong to no link.
 ///
@@ -137,8 +143,8 @@ pub fn is_dummy(interface: &str) -> io::Result<bool> {
     Ok(driver(interface)?.is_some_and(|driver| driver == *b"dummy"))
 }
 
-/// Returns the name of the driver of an interface; `None` if there is no such interface, or it has no
-/// driver, as loopback interfaces.
+/// Returns the name of the driver of an interface; `None` if there is no such interface, or it has
+/// no driver, as loopback interfaces.
 fn driver(interface: &str) -> io::Result<Option<Vec<u8>>> {
     /// `ETHTOOL_GDRVINFO` of `linux/ethtool.h`.
     const GET_DRIVER: u32 = 3;

@@ -19,6 +19,7 @@ pub mod dma;
 pub mod error;
 pub mod event;
 pub mod event_log;
+mod growth;
 pub mod interface;
 pub mod lists;
 pub mod local;

@@ -1,7 +1,8 @@
 //! Storage in queues for requests with several local buffers.
 
+use crate::growth;
 use polyrail_core::verbs::{RecvRequest, SendRequest, Sge};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 /// A request, whose list of buffers is stored separately.
 #[derive(Clone, Copy, Debug)]
@@ -80,24 +81,42 @@ impl<R: NamesBuffer> Listed<R> {
     }
 }
 
-/// The lists of a ring's requests, each in its request's slot.
+/// The lists of a ring's requests, each in its request's slot. Has no memory before the first list.
 #[derive(Debug)]
 pub struct Lists {
     sges: Box<[Sge]>,
+    slots: usize,
     most: usize,
 }
 
 impl Lists {
-    /// Makes room for lists of up to `most` buffers in each of `slots` slots; no room if `most` is
-    /// 1.
+    /// Makes storage for lists of up to `most` buffers in each of `slots` slots, without memory;
+    /// for none if `most` is 1.
     pub fn new(slots: usize, most: u32) -> Self {
         let most = if most > 1 { most as usize } else { 0 };
-        Self { sges: vec![Sge::EMPTY; slots * most].into_boxed_slice(), most }
+        Self { sges: Box::default(), slots, most }
+    }
+
+    /// Moves the lists at these positions into memory of `slots` slots.
+    pub(crate) fn grow(&mut self, positions: Range<u64>, slots: usize) {
+        growth::grow(&mut self.sges, self.most, positions, slots, || Sge::EMPTY);
+        self.slots = slots;
+    }
+
+    /// Gets memory for the lists of all slots, if there is none.
+    pub(crate) fn reserve(&mut self) {
+        if self.sges.is_empty() {
+            self.sges = growth::new_slots(self.most, self.slots, || Sge::EMPTY);
+        }
     }
 
     /// Stores a list in this slot.
     #[inline]
     pub fn set(&mut self, slot: usize, list: &[Sge]) {
+        if list.is_empty() {
+            return;
+        }
+        self.reserve();
         let start = slot * self.most;
         self.sges[start..start + list.len()].copy_from_slice(list);
     }
@@ -105,6 +124,9 @@ impl Lists {
     /// Returns the list of this many buffers in this slot.
     #[inline]
     pub fn get(&self, slot: usize, buffers: u32) -> &[Sge] {
+        if buffers == 0 {
+            return &[];
+        }
         let start = slot * self.most;
         &self.sges[start..start + buffers as usize]
     }

@@ -207,13 +207,15 @@ pub struct DeviceLimits {
 }
 
 impl Default for DeviceLimits {
-    /// 32,768 requests in a queue, 2^22 completions, 512 bytes inline, 30 buffers of a request,
-    /// messages of 1 GiB, 65,536 regions of up to 1 TiB, 16 READs and atomics; no on-demand paging.
+    /// 32,768 requests in a queue, 2^20 receives in a shared queue, 2^22 completions, 512 bytes
+    /// inline, 30 buffers of a request, messages of 1 GiB, 65,536 regions of up to 1 TiB, 16 READs
+    /// and atomics; no on-demand paging. Queues get memory as they fill, so a high limit costs
+    /// nothing.
     fn default() -> Self {
         Self {
             max_qp_wr: 32_768,
             max_cqe: 1 << 22,
-            max_srq_wr: 32_768,
+            max_srq_wr: 1 << 20,
             max_inline_data: 512,
             max_sge: 30,
             max_msg_size: 1 << 30,

@@ -1,13 +1,19 @@
 //! The ring of posted receives.
 
+use crate::growth::{first_slots, grow, next_slots};
 use crate::lists::{Listed, Lists};
 use polyrail_core::verbs::{RecvRequest, Sge};
 
-/// Posted receives, oldest first. Positions count from the queue's beginning and never repeat.
+/// The contents of an unused slot.
+const EMPTY: Listed<RecvRequest> = Listed::recv(RecvRequest { wr_id: 0, sge: Sge::EMPTY });
+
+/// Posted receives, oldest first. Positions count from the queue's beginning and never repeat. The
+/// ring gets memory for more slots as they are needed.
 #[derive(Debug)]
 pub struct RecvRing {
     slots: Box<[Listed<RecvRequest>]>,
     lists: Lists,
+    capacity: usize,
     taken: u64,
     posted: u64,
 }
@@ -16,19 +22,20 @@ impl RecvRing {
     /// Makes a ring of at least `min` receives of up to `max_sge` buffers; without slots if `min`
     /// is 0.
     pub fn new(min: u32, max_sge: u32) -> Self {
-        let size = if min == 0 { 0 } else { (min as usize).next_power_of_two() };
-        let empty = Listed::recv(RecvRequest { wr_id: 0, sge: Sge::EMPTY });
+        let capacity = if min == 0 { 0 } else { (min as usize).next_power_of_two() };
+        let slots = first_slots(capacity);
         Self {
-            slots: vec![empty; size].into_boxed_slice(),
-            lists: Lists::new(size, max_sge),
+            slots: vec![EMPTY; slots].into_boxed_slice(),
+            lists: Lists::new(slots, max_sge),
+            capacity,
             taken: 0,
             posted: 0,
         }
     }
 
-    /// Returns the number of slots.
+    /// Returns the number of receives that it can hold.
     pub fn capacity(&self) -> u32 {
-        self.slots.len() as u32
+        self.capacity as u32
     }
 
     /// Returns the number of posted receives that were not taken.
@@ -53,13 +60,32 @@ impl RecvRing {
     /// whether the receive was added.
     #[inline]
     pub fn push(&mut self, request: &Listed<RecvRequest>, list: &[Sge], released: u64) -> bool {
-        if self.posted - released >= self.slots.len() as u64 {
+        if self.posted - released >= self.slots.len() as u64 && !self.grow() {
             return false;
         }
         let index = self.index(self.posted);
         self.slots[index] = *request;
         self.lists.set(index, list);
         self.posted += 1;
+        true
+    }
+
+    /// Gets memory for all slots and their lists.
+    pub fn reserve(&mut self) {
+        while self.grow() {}
+        self.lists.reserve();
+    }
+
+    /// Gets memory for more slots. Returns whether there may be more.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> bool {
+        let before = self.slots.len();
+        let Some(slots) = next_slots(before, self.capacity) else { return false };
+        // Those that are taken too: `list_of_taken` reads the newest of them.
+        let positions = self.posted.saturating_sub(before as u64)..self.posted;
+        grow(&mut self.slots, 1, positions.clone(), slots, || EMPTY);
+        self.lists.grow(positions, slots);
         true
     }
 
@@ -108,6 +134,7 @@ impl RecvRing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::Pages;
 
     fn push(ring: &mut RecvRing, wr_id: u64, released: u64) -> bool {
         ring.push(&Listed::recv(RecvRequest { wr_id, sge: Sge::EMPTY }), &[], released)
@@ -131,6 +158,44 @@ mod tests {
         ring.pop();
         assert!(!push(&mut ring, 2, 0));
         assert!(push(&mut ring, 2, 1));
+    }
+
+    #[test]
+    fn a_ring_grows_around_what_is_posted() {
+        const CAPACITY: u64 = 256;
+        let mut ring = RecvRing::new(CAPACITY as u32, 1);
+        (0..10).for_each(|wr_id| assert!(push(&mut ring, wr_id, 0)));
+        (0..5).for_each(|_| assert!(ring.pop().is_some()));
+        (10..CAPACITY + 5).for_each(|wr_id| assert!(push(&mut ring, wr_id, 5)));
+        assert!(!push(&mut ring, CAPACITY + 5, 5));
+        let taken = std::iter::from_fn(|| ring.pop()).map(|(request, _)| request.wr_id);
+        assert!(taken.eq(5..CAPACITY + 5));
+    }
+
+    /// Of what was taken last, too, which a device reads while the next receive is posted.
+    #[test]
+    fn lists_stay_while_a_ring_grows() {
+        let pages = Pages::new(64).unwrap();
+        let buffers = |wr_id: u64| {
+            [(0, 1), (1, 1)].map(|(at, length)| pages.local(at, length).unwrap().sge(wr_id as u32))
+        };
+        let mut ring = RecvRing::new(256, 2);
+        let post = |ring: &mut RecvRing, wr_id| {
+            let buffers = buffers(wr_id);
+            let request = RecvRequest { wr_id, sge: Sge::EMPTY };
+            let (listed, list) = Listed::with(request, &buffers, 2).unwrap();
+            assert!(ring.push(&listed, &list.collect::<Vec<_>>(), 0));
+        };
+        let first = ring.slots.len() as u64;
+        (0..first).for_each(|wr_id| post(&mut ring, wr_id));
+        assert!(ring.pop().is_some());
+        post(&mut ring, first);
+        assert!(ring.slots.len() as u64 > first, "it has grown");
+        assert_eq!(ring.list_of_taken(), buffers(0));
+        for wr_id in 1..=first {
+            assert!(ring.pop().is_some());
+            assert_eq!(ring.list_of_taken(), buffers(wr_id));
+        }
     }
 
     #[test]

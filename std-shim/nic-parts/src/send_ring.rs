@@ -3,6 +3,7 @@
 use crate::dma::Span;
 use crate::error::errno::{EINVAL, EOPNOTSUPP};
 use crate::error::vendor;
+use crate::growth::{first_slots, grow, new_slots, next_slots};
 use crate::lists::{Listed, Lists};
 use crate::local::Local;
 use crate::memory::{DomainId, KeyFault, MemoryTable, Range};
@@ -24,13 +25,16 @@ const EMPTY: SendRequest = SendRequest {
 };
 
 /// Send requests, oldest first. Positions count from the queue's beginning and never repeat. A slot
-/// is free when the completion of its request, or a later one, was polled.
+/// is free when the completion of its request, or a later one, was polled. The ring gets memory for
+/// more slots as they are needed.
 #[derive(Debug)]
 pub struct SendRing {
     slots: Box<[Listed<SendRequest>]>,
     lists: Lists,
+    /// Empty before the first inline request that has bytes.
     inline: Box<[AtomicU8]>,
     inline_bytes: usize,
+    capacity: usize,
     posted: u64,
 }
 
@@ -38,20 +42,22 @@ impl SendRing {
     /// Makes a ring of at least `min` requests with `inline_bytes` each, and up to `max_sge`
     /// buffers.
     pub fn new(min: u32, inline_bytes: u32, max_sge: u32) -> Self {
-        let size = (min as usize).next_power_of_two();
+        let capacity = (min as usize).next_power_of_two();
+        let slots = first_slots(capacity);
         let inline_bytes = inline_bytes as usize;
         Self {
-            slots: vec![Listed::send(EMPTY); size].into_boxed_slice(),
-            lists: Lists::new(size, max_sge),
-            inline: (0..size * inline_bytes).map(|_| AtomicU8::new(0)).collect(),
+            slots: vec![Listed::send(EMPTY); slots].into_boxed_slice(),
+            lists: Lists::new(slots, max_sge),
+            inline: Box::default(),
             inline_bytes,
+            capacity,
             posted: 0,
         }
     }
 
-    /// Returns the number of slots.
+    /// Returns the number of requests that it can hold.
     pub fn capacity(&self) -> u32 {
-        self.slots.len() as u32
+        self.capacity as u32
     }
 
     /// Returns the number of requests posted since the beginning.
@@ -85,7 +91,7 @@ impl SendRing {
         if (inline && (request.opcode.is_fetching() || too_long)) || (is_atomic && list.len() > 1) {
             return Err(Refusal::Driver(EINVAL));
         }
-        if self.posted - released >= self.slots.len() as u64 {
+        if self.posted - released >= self.slots.len() as u64 && !self.grow() {
             return Err(Refusal::QueueFull);
         }
         if inline {
@@ -103,8 +109,41 @@ impl SendRing {
         Ok(())
     }
 
+    /// Gets memory for all slots, their lists and inline bytes.
+    pub fn reserve(&mut self) {
+        while self.grow() {}
+        self.lists.reserve();
+        if self.inline.is_empty() {
+            self.reserve_inline();
+        }
+    }
+
+    /// Gets memory for the inline bytes of the slots that there are.
+    #[cold]
+    fn reserve_inline(&mut self) {
+        self.inline = new_slots(self.inline_bytes, self.slots.len(), || AtomicU8::new(0));
+    }
+
+    /// Gets memory for more slots. Returns whether there may be more.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> bool {
+        let before = self.slots.len();
+        let Some(slots) = next_slots(before, self.capacity) else { return false };
+        // All that the memory holds. What is outstanding is among it.
+        let positions = self.posted.saturating_sub(before as u64)..self.posted;
+        grow(&mut self.slots, 1, positions.clone(), slots, || Listed::send(EMPTY));
+        let inline_bytes = self.inline_bytes;
+        grow(&mut self.inline, inline_bytes, positions.clone(), slots, || AtomicU8::new(0));
+        self.lists.grow(positions, slots);
+        true
+    }
+
     /// Copies an inline request's bytes into the next slot.
-    fn copy_inline(&self, buffers: &[Sge]) {
+    fn copy_inline(&mut self, buffers: &[Sge]) {
+        if self.inline.is_empty() {
+            self.reserve_inline();
+        }
         let mut target = self.inline_span(self.posted);
         for sge in buffers {
             let length = sge.length() as usize;
@@ -235,6 +274,34 @@ mod tests {
         assert_eq!(ring.accept(&third, &[], &LIMITS, 1), Ok(()));
         assert_eq!(ring.posted(), 3);
         assert_eq!([1, 2].map(|position| ring.get(position).wr_id), [1, 2]);
+    }
+
+    #[test]
+    fn a_ring_grows_around_what_is_outstanding() {
+        const CAPACITY: u64 = 256;
+        let pages = Pages::new(64).unwrap();
+        let inline = |wr_id: u64| SendRequest { flags: SendFlags::INLINE, ..request(wr_id) };
+        let mut ring = SendRing::new(CAPACITY as u32, 16, 2);
+        assert_eq!(ring.capacity(), CAPACITY as u32);
+        let mut post = |wr_id: u64, released| {
+            pages.span(0, 64).write(&wr_id.to_le_bytes());
+            let buffers = [(0, 1), (1, 1)].map(|(at, length)| pages.local(at, length).unwrap());
+            let buffers = buffers.map(|local| local.sge(wr_id as u32));
+            let (listed, list) = Listed::with(inline(wr_id), &buffers, 2).unwrap();
+            let posted = ring.accept(&listed, &list.collect::<Vec<_>>(), &LIMITS, released);
+            for position in released..ring.posted() {
+                assert_eq!(ring.get(position).wr_id, position);
+                assert!(ring.list(position).iter().all(|sge| sge.lkey() == position as u32));
+                let mut bytes = [0; 2];
+                ring.inline_span(position).prefix(2).read(&mut bytes);
+                assert_eq!(u16::from_le_bytes(bytes), position as u16);
+            }
+            posted
+        };
+        // The first five are free when the ring grows, so what is outstanding begins in its middle.
+        (0..10).for_each(|wr_id| post(wr_id, 0).unwrap());
+        (10..CAPACITY + 5).for_each(|wr_id| post(wr_id, 5).unwrap());
+        assert_eq!(post(CAPACITY + 5, 5), Err(Refusal::QueueFull));
     }
 
     #[test]

@@ -1,27 +1,54 @@
 //! Collects the requests of a batch before they are posted.
 
 use crate::error::errno::EINVAL;
+use crate::growth::{first_slots, next_slots};
 use crate::lists::{Listed, NamesBuffer};
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::Sge;
 
-/// The memory in which a queue's handle collects requests.
+/// The memory in which a queue's handle collects requests. It grows with the longest batch.
 #[derive(Debug)]
 pub struct StagingMemory<R> {
     requests: Vec<Staged<R>>,
     /// The lists of requests that have one, concatenated.
     sges: Vec<Sge>,
+    /// Maximum number of requests in a batch.
+    capacity: u32,
     /// Maximum number of buffers in a list.
-    most: usize,
+    most: u32,
 }
 
 impl<R> StagingMemory<R> {
-    /// Allocates memory for `capacity` requests of up to `max_sge` buffers.
+    /// Makes memory that grows up to `capacity` requests of up to `max_sge` buffers.
     pub fn new(capacity: u32, max_sge: u32) -> Self {
-        let capacity = capacity as usize;
-        let lists = if max_sge > 1 { capacity * max_sge as usize } else { 0 };
-        let sges = Vec::with_capacity(lists);
-        Self { requests: Vec::with_capacity(capacity), sges, most: max_sge.max(1) as usize }
+        let most = max_sge.max(1);
+        let mut memory = Self { requests: Vec::new(), sges: Vec::new(), capacity, most };
+        memory.reserve(first_slots(capacity as usize));
+        memory
+    }
+
+    /// Gets memory for the longest batch.
+    pub fn reserve_all(&mut self) {
+        self.reserve(self.capacity as usize);
+        if self.most > 1 {
+            self.reserve_lists();
+        }
+    }
+
+    /// Gets memory for batches of `slots` requests.
+    #[cold]
+    fn reserve(&mut self, slots: usize) {
+        self.requests.reserve_exact(slots - self.requests.len());
+        if self.sges.capacity() > 0 {
+            self.reserve_lists();
+        }
+    }
+
+    /// Gets memory for the lists of as many requests as there is memory for.
+    #[cold]
+    fn reserve_lists(&mut self) {
+        let sges = self.requests.capacity() * self.most as usize;
+        self.sges.reserve_exact(sges - self.sges.len());
     }
 }
 
@@ -57,8 +84,17 @@ impl<'q, R: Copy + NamesBuffer> Staging<'q, R> {
     /// Returns whether there is room for another request.
     #[inline]
     fn has_room(&mut self) -> bool {
-        self.too_many |= self.memory.requests.len() == self.memory.requests.capacity();
-        !self.too_many
+        let StagingMemory { capacity, requests, .. } = &*self.memory;
+        let staged = requests.len();
+        if staged < requests.capacity() && staged < *capacity as usize {
+            return true;
+        }
+        let Some(slots) = next_slots(staged, *capacity as usize) else {
+            self.too_many = true;
+            return false;
+        };
+        self.memory.reserve(slots);
+        true
     }
 
     /// Adds a request with at most one buffer.
@@ -75,8 +111,11 @@ impl<'q, R: Copy + NamesBuffer> Staging<'q, R> {
         if !self.has_room() {
             return;
         }
-        let StagingMemory { requests, sges, most } = &mut *self.memory;
-        requests.push(match Listed::with(request, buffers, *most) {
+        if self.memory.sges.capacity() == 0 {
+            self.memory.reserve_lists();
+        }
+        let StagingMemory { requests, sges, most, .. } = &mut *self.memory;
+        requests.push(match Listed::with(request, buffers, *most as usize) {
             Some((listed, filled)) => {
                 sges.extend(filled);
                 Staged::Request(listed)

@@ -54,7 +54,7 @@ Outgoing &Connections::usable(const std::string &agent) {
     if (!there.is_over()) {
         return there;
     }
-    auto next = std::make_unique<Outgoing>(home, agent, there.where());
+    std::unique_ptr<Outgoing> next = there.next();
     std::unique_ptr<Outgoing> &place = outgoing[agent];
     place.swap(next);
     if (next->state() == Outgoing::State::Ending) {
@@ -144,7 +144,7 @@ bool Connections::poll() {
 
 void Connections::report(const polyrail_completion &completion) {
     Reported::of(completion.id).reported(completion);
-    if (completion.status != POLYRAIL_STATUS_SUCCESS) {
+    if (completion.status != POLYRAIL_STATUS_SUCCESS && completion.status != POLYRAIL_STATUS_CANCELLED) {
         failing.emplace_back(completion.peer, completion.status);
     }
 }

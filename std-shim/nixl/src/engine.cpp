@@ -179,15 +179,11 @@ nixl_status_t Engine::estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_d
                                        const std::string &, nixlBackendReqH *const &handle,
                                        std::chrono::microseconds &duration, std::chrono::microseconds &margin,
                                        nixl_cost_t &method, const nixlAgentOptionalArgs *) const {
-    if (hub == nullptr || hub->megabits() == 0) {
-        return NIXL_ERR_NOT_SUPPORTED;
-    }
-    // A round trip of a few microseconds, plus the time of the bits at the rate of all ports, of which about nine
-    // tenths are payload.
-    const uint64_t bits = static_cast<const Transfer &>(*handle).bytes() * 8;
-    const auto at_best = static_cast<int64_t>(bits / hub->megabits());
-    duration = std::chrono::microseconds(5 + at_best * 10 / 9);
-    margin = std::chrono::microseconds(5 + at_best / 4);
-    method = nixl_cost_t::ANALYTICAL_BACKEND;
-    return NIXL_SUCCESS;
+    return guarded("estimating a transfer", [&] {
+        const CostModel::Estimate estimate = hub->estimate(static_cast<const Transfer &>(*handle));
+        duration = std::chrono::ceil<std::chrono::microseconds>(estimate.duration);
+        margin = std::chrono::ceil<std::chrono::microseconds>(estimate.margin);
+        method = nixl_cost_t::ANALYTICAL_BACKEND;
+        return NIXL_SUCCESS;
+    });
 }

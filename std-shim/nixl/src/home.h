@@ -9,6 +9,8 @@ struct Home {
     polyrail_domain *domain;
     polyrail_peers *peers;
     const polyrail_link_options *link;
+    // Rate of the devices that carry rails, in Mbit/s; 0: unknown.
+    uint64_t megabits;
     // The agent's name.
     std::string agent;
 };

@@ -29,6 +29,7 @@ polyrail_domain *open_devices(const Settings &settings) {
     options.size = sizeof options;
     options.backend = settings.backend;
     options.devices = settings.devices.empty() ? nullptr : settings.devices.c_str();
+    options.near = settings.near.empty() ? nullptr : settings.near.c_str();
     options.software_bytes_per_second = settings.software_bytes_per_second;
     options.tcp_port = settings.tcp_port;
     if (settings.gid_index >= 0) {
@@ -36,7 +37,15 @@ polyrail_domain *open_devices(const Settings &settings) {
         options.flags = POLYRAIL_DOMAIN_GID_INDEX;
     }
     polyrail_domain *domain = nullptr;
-    check(polyrail_domain_open(&options, &domain), "opening devices");
+    try {
+        check(polyrail_domain_open(&options, &domain), "opening devices");
+    } catch (const Failure &failure) {
+        if (settings.backend != POLYRAIL_BACKEND_VERBS || !settings.near.empty()) {
+            throw;
+        }
+        // It is the default, so this host may just have no RDMA device.
+        throw Failure(failure.status, std::string(failure.what()) + "; the backend tcp (POLYRAIL_BACKEND=tcp) needs no RDMA device");
+    }
     return domain;
 }
 
@@ -52,6 +61,29 @@ void log_not_used(polyrail_domain *domain, const std::string &agent) {
     for (std::string line; std::getline(lines, line);) {
         log_line(LogLevel::Warn, agent, "a device is not used: " + line);
     }
+}
+
+// Returns the options of connections, with the rates that replace those of devices.
+polyrail_endpoint_options options_on(polyrail_domain *domain, const Settings &settings) {
+    polyrail_endpoint_options options = settings.endpoint;
+    polyrail_device_info devices[POLYRAIL_MAX_DEVICES];
+    size_t count = 0;
+    check(polyrail_domain_devices(domain, devices, POLYRAIL_MAX_DEVICES, &count), "listing devices");
+    for (const auto &[name, mbps] : settings.device_mbps) {
+        bool is_there = false;
+        for (size_t device = 0; device < std::min<size_t>(count, POLYRAIL_MAX_DEVICES); ++device) {
+            // A device over TCP is named with or without tcp:.
+            if (name == devices[device].name || "tcp:" + name == devices[device].name) {
+                options.device_mbps[device] = mbps;
+                is_there = true;
+            }
+        }
+        if (!is_there) {
+            throw Failure(NIXL_ERR_INVALID_PARAM,
+                          "device_mbps has a rate of " + printable(name) + ", which is not a device of this agent");
+        }
+    }
+    return options;
 }
 
 polyrail_peers *open_peers(polyrail_domain *domain, polyrail_endpoint_options options, bool has_events) {
@@ -127,7 +159,7 @@ Hub::Wakes::~Wakes() {
 
 Hub::Hub(const Settings &settings, const std::string &agent, bool drives_transfers)
     : drives_transfers(drives_transfers), token(settings.token), link_options(settings.link),
-      devices(open_devices(settings)), peers(open_peers(devices.get(), settings.endpoint, drives_transfers)) {
+      devices(open_devices(settings)), peers(open_peers(devices.get(), options_on(devices.get(), settings), drives_transfers)) {
     log_not_used(devices.get(), agent);
     link_options.token = token.empty() ? nullptr : token.c_str();
     const bool is_local = settings.backend == POLYRAIL_BACKEND_SOFTWARE;
@@ -135,9 +167,9 @@ Hub::Hub(const Settings &settings, const std::string &agent, bool drives_transfe
     char bound[256];
     size_t length = 0;
     check(polyrail_listener_address(listener.get(), bound, sizeof bound, &length), "listening");
-    mbps = megabits_of(devices.get(), settings.endpoint.rails, agent);
     self = Address{id, reachable_addresses(bound)};
-    home = Home{devices.get(), peers.get(), &link_options, agent};
+    const uint64_t megabits = megabits_of(devices.get(), settings.endpoint.rails, agent);
+    home = Home{devices.get(), peers.get(), &link_options, megabits, agent};
     if (Hello{id, agent}.encode().size() > POLYRAIL_HELLO_BYTES) {
         throw Failure(NIXL_ERR_INVALID_PARAM, "the agent's name is too long");
     }
@@ -238,6 +270,11 @@ nixl_status_t Hub::look(const Transfer &transfer) {
     return status;
 }
 
+CostModel::Estimate Hub::estimate(const Transfer &transfer) {
+    const Entry entry(*this);
+    return connections.current(transfer.agent()).estimate(transfer.bytes());
+}
+
 void Hub::release(Transfer &transfer) {
     const auto deadline = Clock::now() + END_TIMEOUT;
     for (bool is_first = true;; is_first = false) {
@@ -245,6 +282,9 @@ void Hub::release(Transfer &transfer) {
             const Entry entry(*this);
             if (is_first && transfer.status() == NIXL_IN_PROG) {
                 transfer.cancel();
+                if (const Outgoing *const there = connections.holder(transfer)) {
+                    there->take_back(transfer);
+                }
             }
             if (transfer.status() == NIXL_IN_PROG) {
                 progress();

@@ -40,8 +40,8 @@ public:
     // Throws a Failure.
     void notify(const std::string &agent, const std::string &message);
     notif_list_t take_notifications();
-    // Returns the rate of the devices that carry rails in Mbit/s; 0: unknown.
-    uint64_t megabits() const { return mbps; }
+    // Estimates how long the transfer takes. Throws a Failure if the agent's address was not loaded.
+    CostModel::Estimate estimate(const Transfer &transfer);
 
 private:
     using Clock = std::chrono::steady_clock;
@@ -57,7 +57,6 @@ private:
     const bool drives_transfers;
     std::string token;
     polyrail_link_options link_options;
-    uint64_t mbps = 0;
     Domain devices;
     Peers peers;
     Listener listener;

@@ -2,8 +2,8 @@
 #include "address.h"
 #include "notes.h"
 
-Incoming::Peer::Peer(polyrail_peers *peers) : peers(peers) {
-    check(polyrail_peers_add(peers, nullptr, &number), "making a connection");
+Incoming::Peer::Peer(polyrail_peers *peers, polyrail_link *link) : peers(peers) {
+    check(polyrail_peers_add_toward(peers, nullptr, link, &number), "making a connection");
 }
 
 void Incoming::Peer::remove() {
@@ -20,7 +20,7 @@ Incoming::Account::Account(Notifications &notifications, uint64_t number, const 
 
 Incoming::Incoming(const Home &home, const std::string &id, Link &link, const Source &source,
                    Notifications &notifications)
-    : source(source), notifications(notifications), peer(home.peers), account(notifications, peer.number, source),
+    : source(source), notifications(notifications), peer(home.peers, link.get()), account(notifications, peer.number, source),
       inbox(home.domain, home.peers, peer.number, notifications) {
     const std::string hello = Hello{id, home.agent}.encode();
     check(polyrail_peers_meet(home.peers, peer.number, link.get(), hello.data(), hello.size()), "answering an agent");

@@ -29,7 +29,7 @@ public:
 
 private:
     struct Peer {
-        explicit Peer(polyrail_peers *peers);
+        Peer(polyrail_peers *peers, polyrail_link *link);
         ~Peer() { remove(); }
         void remove();
         polyrail_peers *peers;

@@ -43,7 +43,7 @@ class Reported {
 public:
     virtual void reported(const polyrail_completion &completion) = 0;
 
-    uint64_t id() { return reinterpret_cast<uintptr_t>(this); }
+    uint64_t id() const { return reinterpret_cast<uintptr_t>(this); }
     static Reported &of(uint64_t id) { return *reinterpret_cast<Reported *>(id); }
 
 protected:

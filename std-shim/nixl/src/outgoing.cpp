@@ -9,7 +9,13 @@
 static constexpr uint64_t MAX_WAITING_COST = 256 << 20;
 
 Outgoing::Outgoing(const Home &home, std::string agent, Address address)
-    : home(home), whom(std::move(agent)), address(std::move(address)) {}
+    : home(home), whom(std::move(agent)), address(std::move(address)), cost(home.megabits) {}
+
+std::unique_ptr<Outgoing> Outgoing::next() const {
+    auto next = std::make_unique<Outgoing>(home, whom, address);
+    next->cost = cost;
+    return next;
+}
 
 Outgoing::~Outgoing() {
     fail(Failure(NIXL_ERR_REMOTE_DISCONNECT, "the agent disconnected"));
@@ -110,8 +116,20 @@ void Outgoing::check_alive() {
     }
 }
 
+void Outgoing::take_back(const Transfer &transfer) const {
+    if (now == State::Ready) {
+        transfer.take_back(home.peers, peer);
+    }
+}
+
 void Outgoing::forget(Transfer &transfer) {
-    active.erase(std::remove(active.begin(), active.end(), &transfer), active.end());
+    const auto rest = std::remove(active.begin(), active.end(), &transfer);
+    if (rest != active.end()) {
+        active.erase(rest, active.end());
+        // It has used an unknown part of the measured time.
+        measured_since.reset();
+        is_spoiled = !active.empty();
+    }
     unposted.erase(std::remove(unposted.begin(), unposted.end(), &transfer), unposted.end());
 }
 
@@ -132,10 +150,43 @@ void Outgoing::pump() {
     if (now != State::Ready) {
         return;
     }
+    if (!measured_since.has_value() && !active.empty() && !is_spoiled) {
+        measured_since = std::chrono::steady_clock::now();
+        measured_bytes = 0;
+    }
     while (!unposted.empty() && unposted.front()->post(home.peers, peer)) {
         unposted.pop_front();
     }
     outbox.pump(home.domain, home.peers, peer);
-    const auto is_done = [](const Transfer *transfer) { return transfer->status() != NIXL_IN_PROG; };
-    active.erase(std::remove_if(active.begin(), active.end(), is_done), active.end());
+    remove_done();
+}
+
+// Removes transfers that are done, and measures the time that they took. Transfers that overlap are
+// measured together, because the rails are shared: from the first one's post until none is in progress.
+// In a shorter time, the part of a transfer that is not done would be unknown.
+void Outgoing::remove_done() {
+    bool is_any = false, is_all_good = true;
+    const auto take = [&](const Transfer *transfer) {
+        const nixl_status_t status = transfer->status();
+        if (status == NIXL_IN_PROG) {
+            return false;
+        }
+        is_any = true;
+        is_all_good &= status == NIXL_SUCCESS;
+        measured_bytes += transfer->bytes();
+        return true;
+    };
+    active.erase(std::remove_if(active.begin(), active.end(), take), active.end());
+    if (!is_any) {
+        return;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (!is_all_good) {
+        measured_since.reset();
+        is_spoiled = true;
+    } else if (measured_since.has_value() && active.empty()) {
+        cost.learn(measured_bytes, now - *measured_since);
+        measured_since.reset();
+    }
+    is_spoiled &= !active.empty();
 }

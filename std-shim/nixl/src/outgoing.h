@@ -3,16 +3,22 @@
 #pragma once
 
 #include "address.h"
+#include "cost.h"
 #include "home.h"
 #include "transfer.h"
 
+#include <chrono>
 #include <deque>
+#include <memory>
+#include <optional>
 
 class Outgoing {
 public:
     enum class State { Idle, Meeting, Ready, Ending, Failed };
 
     Outgoing(const Home &home, std::string agent, Address address);
+    // A connection to the same agent after this one, with what was learned about the costs of transfers.
+    std::unique_ptr<Outgoing> next() const;
     ~Outgoing();
     Outgoing(const Outgoing &) = delete;
     void operator=(const Outgoing &) = delete;
@@ -38,6 +44,8 @@ public:
 
     // Adds a started transfer. Throws a Failure if the connection has failed.
     void add(Transfer &transfer);
+    // Asks for the posted requests of a cancelled transfer back.
+    void take_back(const Transfer &transfer) const;
     // Removes a transfer that is not in progress, or was cancelled.
     void forget(Transfer &transfer);
     void notify(const std::string &message);
@@ -57,10 +65,13 @@ public:
     bool holds(const Transfer &transfer) const;
     const std::string &agent() const { return whom; }
     bool is_busy() const { return !active.empty() || !outbox.is_empty(); }
+    // Estimates a transfer of this many bytes.
+    CostModel::Estimate estimate(uint64_t bytes) const { return cost.of(bytes); }
 
 private:
     void check_alive();
     void remove_peer();
+    void remove_done();
 
     const Home &home;
     const std::string whom;
@@ -76,4 +87,10 @@ private:
     std::vector<Transfer *> active;
     // Active transfers with unposted requests, in the order of their starts.
     std::deque<Transfer *> unposted;
+    CostModel cost;
+    // While transfers are in progress: since when their time is measured, and the bytes of those that are done.
+    std::optional<std::chrono::steady_clock::time_point> measured_since;
+    uint64_t measured_bytes = 0;
+    // A transfer failed or was removed, so nothing is measured until none is in progress.
+    bool is_spoiled = false;
 };

@@ -23,9 +23,10 @@ constexpr char RAILS[] = "4";
 // How long requests may wait while no rail is in service.
 constexpr uint64_t RAILS_AWAY_MS = 20'000;
 
-// Settings of the plugin for NCCL, which reads the same environment.
+// Settings of the plugin for NCCL, which reads the same environment, and of libpolyrail (METRICS).
 const char *const OF_OTHERS[] = {"QUEUE_PAIRS_PER_RAIL", "SPLIT_THRESHOLD", "SEPARATE_SIGNAL", "RAIL_TIMEOUT_MS",
-                                 "LINK_TIMEOUT_MS",     "FLUSH"};
+                                 "LINK_TIMEOUT_MS",     "FLUSH",           "RAIL_IDS",
+                                 "METRICS"};
 
 // A value, with the name of its variable or parameter.
 struct Value {
@@ -74,6 +75,27 @@ struct Value {
         return text;
     }
 
+    // Parses names of devices and their rates in Mbit/s.
+    std::map<std::string, uint32_t> rates() const {
+        const char *const expected = "a list of devices and rates in Mbit/s, such as mlx5_0=400000,mlx5_1=100000";
+        std::map<std::string, uint32_t> rates;
+        for (size_t begin = 0; begin <= text.size();) {
+            const size_t end = std::min(text.find(',', begin), text.size());
+            const std::string rate = text.substr(begin, end - begin);
+            const size_t equals = rate.find('=');
+            const std::string digits = equals == std::string::npos ? "" : rate.substr(equals + 1);
+            const bool is_number = !digits.empty() && digits.size() < 10 &&
+                                   digits.find_first_not_of("0123456789") == std::string::npos;
+            const uint32_t mbps = is_number ? static_cast<uint32_t>(std::stoul(digits)) : 0;
+            if (equals == 0 || mbps == 0) {
+                malformed(expected);
+            }
+            rates[rate.substr(0, equals)] = mbps;
+            begin = end + 1;
+        }
+        return rates;
+    }
+
     // Parses the length of a fragment: a number, optionally with the suffix K or M.
     uint32_t fragment_bytes() const {
         const char unit = text.empty() ? 0 : text.back();
@@ -108,7 +130,16 @@ const Setting SETTINGS[] = {
      }},
     {"DEVICES", "", [](Settings &s, const Value &v) { s.devices = v.some_text(); }},
     {"GID_INDEX", "", [](Settings &s, const Value &v) { s.gid_index = static_cast<int>(v.number(0, 255)); }},
+    {"NEAR", "", [](Settings &s, const Value &v) { s.near = v.some_text(); }},
     {"RAILS", RAILS, [](Settings &s, const Value &v) { s.endpoint.rails = narrow(v.number(1, 8)); }},
+    {"RAIL_WEIGHTS", "auto",
+     [](Settings &s, const Value &v) {
+         s.endpoint.rail_weights = v.one_of<uint32_t>({{"auto", POLYRAIL_RAIL_WEIGHTS_AUTO},
+                                                       {"equal", POLYRAIL_RAIL_WEIGHTS_EQUAL},
+                                                       {"rates", POLYRAIL_RAIL_WEIGHTS_RATES},
+                                                       {"measured", POLYRAIL_RAIL_WEIGHTS_MEASURED}});
+     }},
+    {"DEVICE_MBPS", "", [](Settings &s, const Value &v) { s.device_mbps = v.rates(); }},
     {"FRAGMENT", "64K", [](Settings &s, const Value &v) { s.endpoint.max_msg_size = v.fragment_bytes(); }},
     {"TRAFFIC_CLASS", "0",
      [](Settings &s, const Value &v) { s.endpoint.traffic_class = narrow(v.number(0, 255)); }},

@@ -5,6 +5,7 @@
 #include "log.h"
 #include "nixl_interface.h"
 
+#include <map>
 #include <polyrail.h>
 #include <stdexcept>
 
@@ -18,8 +19,12 @@ struct Settings {
     // Names, separated by commas; empty: all devices.
     std::string devices;
     int gid_index = -1;
+    // What the first RDMA devices are near to, without names: a PCI address, "thread" or "nothing"; empty: "thread".
+    std::string near;
     // Rate of a software device; 0: unlimited.
     uint64_t software_bytes_per_second = 0;
+    // Rates in Mbit/s that replace those of devices, by their names.
+    std::map<std::string, uint32_t> device_mbps;
     polyrail_endpoint_options endpoint{};
     polyrail_link_options link{};
     // Empty: peers need no token.

@@ -147,6 +147,12 @@ void Transfer::cancel() {
     settle();
 }
 
+void Transfer::take_back(polyrail_peers *peers, uint64_t peer) const {
+    // Without rerouting, and where all are done already, none is taken back: they end normally.
+    size_t count = 0;
+    polyrail_peers_cancel(peers, peer, id(), &count);
+}
+
 void Transfer::lost(const Failure &end, bool has_peer_left) {
     next = requests.size();
     unreported = 0;

@@ -19,9 +19,11 @@ public:
     // Posts requests. Returns whether all are posted. Throws a Failure if the connection has
     // failed.
     bool post(polyrail_peers *peers, uint64_t peer);
-    // Cancels the requests and the notification that are not posted. Posted requests end normally. A notification that is
-    // partly posted is left to the outbox, and the transfer does not wait for it.
+    // Cancels the requests and the notification that are not posted. Posted requests end normally, or are taken back: see
+    // `take_back`. A notification that is partly posted is left to the outbox, and the transfer does not wait for it.
     void cancel();
+    // Asks for the posted requests back. They end once no device can access their memory for them any more.
+    void take_back(polyrail_peers *peers, uint64_t peer) const;
     // Fails the transfer after its connection has ended for this reason. A refusal of the peer's device is named only if
     // the peer has not left.
     void lost(const Failure &end, bool has_peer_left);

@@ -108,6 +108,12 @@ public:
         return from.engine->postXfer(NIXL_WRITE, mine, theirs, to.name, handle, &options);
     }
 
+    nixl_status_t estimate(std::chrono::microseconds &duration) const {
+        std::chrono::microseconds margin;
+        nixl_cost_t method;
+        return from.engine->estimateXferCost(NIXL_WRITE, mine, theirs, to.name, handle, duration, margin, method, nullptr);
+    }
+
     // The status after at most that time.
     nixl_status_t await(nixl_status_t status, std::chrono::steady_clock::duration most) {
         const auto deadline = std::chrono::steady_clock::now() + most;

@@ -104,20 +104,26 @@ class Pair(unittest.TestCase):
 
 
 @contextlib.contextmanager
-def words():
-    """What is written to standard error, by libraries too."""
+def words(until=""):
+    """What is written to standard error, by libraries too. Threads may write it later: waits until this text is written."""
     import sys
     import tempfile
 
+    def written():
+        # Reading would move the place at which the next line is written.
+        return os.pread(file.fileno(), 1 << 20, 0).decode()
+
     sys.stderr.flush()
-    with tempfile.TemporaryFile("w+") as file:
+    with tempfile.TemporaryFile() as file:
         saved = os.dup(2)
         os.dup2(file.fileno(), 2)
         said = []
         try:
             yield said
+            deadline = time.monotonic() + 10
+            while until not in written() and time.monotonic() < deadline:
+                time.sleep(0.001)
         finally:
             os.dup2(saved, 2)
             os.close(saved)
-            file.seek(0)
-            said.append(file.read())
+            said.append(written())

@@ -1,6 +1,6 @@
 // Two agents in two processes, simulated without Python. They exchange the plugin's part of NIXL's
 // metadata: the address of an agent, and the keys of its memory. At the end one process is killed.
-// Requires real NICs.
+// Requires real NICs, or backend=tcp.
 //
 //   apart [TURNS] [NAME=VALUE]...    TURNS transfers of each agent (default 5), without a progress
 //                                    thread and with one; parameters of both engines, or of one:

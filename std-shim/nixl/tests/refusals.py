@@ -29,11 +29,18 @@ WRONG_SETTINGS = (
     ("rails", "9"),
     ("rails", "two"),
     ("rails", " 2"),
+    ("rail_weights", "fast"),
+    ("device_mbps", "soft0"),
+    ("device_mbps", "soft0=0"),
+    ("device_mbps", "=1"),
+    ("device_mbps", "soft0=1,"),
+    ("device_mbps", "no such=1"),
     ("fragment", "100"),
     ("fragment", "4G"),
     ("traffic_class", "256"),
     ("service_level", "16"),
     ("gid_index", "-1"),
+    ("near", "gpu0"),
     ("qp_timeout", "32"),
     ("retries", "8"),
     ("healing", "yes"),
@@ -171,6 +178,19 @@ class Settings(unittest.TestCase):
             finally:
                 del os.environ[name]
 
+    def test_without_an_rdma_device_the_log_names_the_backend_that_needs_none(self):
+        hint = "the backend tcp (POLYRAIL_BACKEND=tcp) needs no RDMA device"
+        for backend, setting, value, hints in (
+            ("verbs", "devices", "missing0", True),
+            ("tcp", "devices", "missing0", False),
+            # Which is for RDMA devices only.
+            ("verbs", "near", "gpu0", False),
+        ):
+            with self.subTest(backend=backend, setting=setting):
+                with words() as said, self.assertRaises(ERRORS):
+                    agent("a", parameters={"backend": backend, setting: value})
+                self.assertEqual(hint in said[0], hints, said[0])
+
     def test_what_nccls_plugin_is_told_is_no_mistake(self):
         page = pathlib.Path(__file__).parents[2] / "nccl" / "README.md"
         names = set(re.findall("`POLYRAIL_([A-Z_]+)`", page.read_text()))
@@ -242,10 +262,11 @@ class Settings(unittest.TestCase):
     def refuse(self, one, other, name, reason):
         """An agent refuses another one: both report the reason."""
         acquaint(one, other)
-        with words() as said, self.assertRaises(nixl.nixlMismatchError):
+        refused = f"polyrail: {name}: refused a connection from 127.0.0.1:"
+        with words(until=refused) as said, self.assertRaises(nixl.nixlMismatchError):
             one.make_connection(name)
         lines = said[0].splitlines()
-        at_other = [line for line in lines if line.startswith(f"polyrail: {name}: refused a connection from 127.0.0.1:")]
+        at_other = [line for line in lines if line.startswith(refused)]
         self.assertEqual(len(at_other), 1, lines)
         self.assertIn(reason, at_other[0])
         self.assertTrue(any(f"connecting: agent {name}: " in line and reason in line for line in lines), lines)
@@ -295,8 +316,41 @@ class Ends(Pair):
 class LongTransfers(Pair):
     """Transfers are under way for much longer than a release waits."""
 
+    LENGTH = 32 << 20
+    PARAMETERS = {"software_bytes_per_second": "8000000", "rails": "2"}
+
+    def test_one_that_is_released_is_over_and_others_go_on(self):
+        half = self.LENGTH // 2
+        for operation in ("READ", "WRITE"):
+            with self.subTest(operation):
+                mine, theirs = descriptors(self.here, [(0, half)]), descriptors(self.there, [(0, half)])
+                long = prepare(self.a, operation, mine, theirs, "b", b"not to come")
+                mine, theirs = descriptors(self.here, [(half, half)]), descriptors(self.there, [(half, half)])
+                other = prepare(self.a, "WRITE", mine, theirs, "b", b"done")
+                self.assertEqual(self.a.transfer(long), "PROC")
+                self.assertEqual(self.a.transfer(other), "PROC")
+                time.sleep(0.3)
+                begin = time.monotonic()
+                self.a.release_xfer_handle(long)
+                self.assertLess(time.monotonic() - begin, 0.9, "before the connection would be ended")
+                self.assertEqual(self.a.check_xfer_state(other), "PROC")
+                # The caller owns the memory again.
+                self.here[:half] = 200
+                self.there[:half] = 100
+                self.assertEqual(finish(self.a, other), "DONE")
+                np.testing.assert_array_equal(self.there[half:], self.here[half:])
+                self.assertTrue((self.here[:half] == 200).all())
+                self.assertTrue((self.there[:half] == 100).all())
+                self.assertEqual(notes(self.b, "a", 1), [b"done"])
+                self.here[half:] += 1
+                self.a.release_xfer_handle(other)
+
+
+class OverOneRail(Pair):
+    """Nothing can be taken back over one rail: a release that waited for a second ends the connection."""
+
     LENGTH = 64 << 20
-    PARAMETERS = {"software_bytes_per_second": "4000000", "rails": "2"}
+    PARAMETERS = {"software_bytes_per_second": "8000000", "rails": "1"}
 
     def test_one_that_is_released_is_over(self):
         everything = [(0, self.LENGTH)]

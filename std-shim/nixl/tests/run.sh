@@ -8,17 +8,17 @@
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
-TESTS="host adverse floods addresses transfers notifications refusals ends cycles tcp compare wheel"
+TESTS="host adverse floods pairs addresses costs transfers notifications refusals ends cycles estimates engines telemetry readme tcp compare wheel"
 out="$PWD/target/nixl"
 . std-shim/nixl/tests/wheel.sh
 
-# Builds the static library with cargo, unless POLYRAIL names an installation.
+# Builds the library with cargo, unless POLYRAIL names an installation.
 if [ -n "${POLYRAIL:-}" ]; then
   library=(POLYRAIL="$POLYRAIL")
 else
-  cargo rustc --quiet --profile sweep --locked -p polyrail-c --crate-type staticlib
-  built="${CARGO_TARGET_DIR:-$PWD/target}/sweep/libpolyrail_c.a"
-  library=(POLYRAIL_CFLAGS="-I$PWD/std-shim/c/include" POLYRAIL_LIBS="$built -lgcc_s -lpthread -ldl -lm" ARCHIVE="$built")
+  cargo rustc --quiet --profile sweep --locked -p polyrail-c --crate-type staticlib,cdylib
+  built="${CARGO_TARGET_DIR:-$PWD/target}/sweep/libpolyrail_c"
+  library=(POLYRAIL_CFLAGS="-I$PWD/std-shim/c/include" POLYRAIL_LIBS="$built.a -lgcc_s -lpthread -ldl -lm" ARCHIVE="$built.a" SHARED="$built.so")
 fi
 make() { command make --no-print-directory -s -C std-shim/nixl BUILD="$out" "${library[@]}" "$@"; }
 make -j "$(nproc)"
@@ -36,14 +36,14 @@ export POLYRAIL_BACKEND=software NIXL_LOG_LEVEL="${NIXL_LOG_LEVEL:-FATAL}" PYTHO
 for test in ${*:-$TESTS}; do
   echo "== $test"
   case "$test" in
-    host* | guest | adverse | floods | addresses) ;;
+    host* | guest | adverse | floods | pairs | addresses | costs) ;;
     *) install_wheel ;;
   esac
   case "$test" in
     host)
       make "$out/host-address" "$out/host-thread"
       timeout 300 "$out/host-address" rails=2
-      TSAN_OPTIONS="suppressions=$PWD/std-shim/nixl/tests/thread.supp" timeout 300 "$out/host-thread" rails=2
+      TSAN_OPTIONS=ignore_noninstrumented_modules=1 timeout 300 "$out/host-thread" rails=2
       ;;
     adverse)
       make "$out/adverse"
@@ -53,9 +53,18 @@ for test in ${*:-$TESTS}; do
       make "$out/floods"
       timeout 300 "$out/floods"
       ;;
+    pairs)
+      # Each agent also answers the other. The two networks do not reach each other.
+      make "$out/apart"
+      timeout 120 "$out/apart" 3 backend=tcp interface=lo rails=4 a.devices=127.0.0.1,::1 b.devices=::1,127.0.0.1
+      ;;
     addresses)
       make "$out/addresses"
       timeout 300 "$out/addresses"
+      ;;
+    costs)
+      make "$out/costs"
+      timeout 300 "$out/costs"
       ;;
     # Only built, for tests/rxe/nixl.sh.
     host-plain) make "$out/host-plain" ;;
@@ -65,7 +74,9 @@ for test in ${*:-$TESTS}; do
     # The interface for metadata is the loopback, as some hosts have no other.
     tcp)
       export NIXL_PLUGIN_DIR="$plugins" POLYRAIL_INTERFACE=lo
-      POLYRAIL_BACKEND=tcp POLYRAIL_DEVICES=lo,127.0.0.2 timeout 300 "$venv/bin/python" std-shim/nixl/tests/transfers.py
+      for over_tcp in transfers estimates engines; do
+        POLYRAIL_BACKEND=tcp POLYRAIL_DEVICES=lo,127.0.0.2 timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$over_tcp.py"
+      done
       POLYRAIL_BACKEND=tcp timeout 300 "$venv/bin/python" std-shim/nixl/tests/processes.py
       unset NIXL_PLUGIN_DIR POLYRAIL_INTERFACE
       ;;
@@ -84,8 +95,8 @@ for test in ${*:-$TESTS}; do
       line=$(PYTHONPATH="$out/elsewhere" "$venv/bin/python" -m polyrail_nixl)
       (eval "$line" && timeout 300 "$venv/bin/python" std-shim/nixl/tests/transfers.py)
       ;;
-    # In NIXL's plugin folder, beside UCX.
-    compare) timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
+    # In NIXL's plugin folder, beside UCX and the exporters of telemetry.
+    compare | telemetry) timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
     *) NIXL_PLUGIN_DIR="$plugins" timeout 300 "$venv/bin/python" "std-shim/nixl/tests/$test.py" ;;
   esac
 done

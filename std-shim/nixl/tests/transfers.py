@@ -5,7 +5,7 @@ import unittest
 
 import numpy as np
 
-from agents import IS_OURS, Pair, agent, acquaint, descriptors, finish, move, noise, notes, prepare, register
+from agents import IS_OURS, IS_OVER_TCP, Pair, agent, acquaint, descriptors, finish, move, noise, notes, prepare, register
 
 
 def scattered(count, length, seed):
@@ -133,6 +133,11 @@ class OneRail(Lists):
 @unittest.skipUnless(IS_OURS, "parameters of ours")
 class EightRails(Lists):
     PARAMETERS = {"rails": "8", "devices": "soft0,soft1,soft2", "fragment": "4K"}
+
+
+@unittest.skipUnless(IS_OURS and not IS_OVER_TCP, "devices of the software NIC")
+class UnequalRails(Lists):
+    PARAMETERS = {"devices": "soft0,soft1", "device_mbps": "soft0=400000,soft1=100000", "fragment": "4K"}
 
 
 @unittest.skipUnless(IS_OURS, "others need both agents polled")

@@ -9,6 +9,7 @@ if dpkg -s polyrail >/dev/null 2>&1; then
   fail "polyrail is installed on this machine: remove it first"
 fi
 package=$(realpath "$1")
+pages=$(realpath "$(dirname "$0")/pages.sh")
 place=$(mktemp -d)
 trap 'dpkg --purge polyrail >/dev/null 2>&1 || true; rm -rf "$place"' EXIT
 cd "$place"
@@ -35,6 +36,8 @@ for page in polyrail polyrail-copy polyrail-serve polyrail-perf polyrail-devices
     fail "the package has no man page $page"
   grep -q '^\.SH NAME' page || fail "$page is not a man page"
 done
+
+"$pages" "$package" polyrail
 
 dpkg --purge polyrail >/dev/null
 while read -r path; do

@@ -6,7 +6,7 @@ use crate::session::{
     Environment, PeerTimeouts, QualityOfService, RailNews, RailRepair, Reporter, SessionError,
 };
 use polyrail::backend::{ConnectOptions, Domain};
-use polyrail::endpoint::{Address, EndpointBuilder};
+use polyrail::endpoint::{Address, EndpointBuilder, RailWeights};
 use polyrail::p2p::P2pAddress;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -30,6 +30,8 @@ pub struct ServeOptions {
     pub qp_timeout: u8,
     /// How the network treats this side's packets.
     pub quality: QualityOfService,
+    /// What decides how much of what this side sends each rail carries.
+    pub rail_weights: RailWeights,
     /// When a rail counts as failed, and how long to wait for its return. The peer chooses whether
     /// its data is rerouted.
     pub rail_repair: RailRepair,
@@ -53,6 +55,7 @@ impl Default for ServeOptions {
             max_memory: 1 << 30,
             qp_timeout: ConnectOptions::default().timeout,
             quality: QualityOfService::default(),
+            rail_weights: RailWeights::default(),
             rail_repair: RailRepair::default(),
             peers: 4,
             timeouts: PeerTimeouts::default(),
@@ -114,6 +117,7 @@ impl<'a, D: Domain> Visit<'a, D> {
             .rails(rails)
             .scheme(endpoint.scheme)
             .max_msg_size(endpoint.max_msg_size)
+            .rail_weights(self.options.rail_weights)
             .connect_options(self.options.quality.chosen(options));
         self.rail_repair(endpoint).chosen(builder, rails)
     }

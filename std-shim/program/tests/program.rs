@@ -64,6 +64,8 @@ fn options_of_one_host_and_of_two_do_not_mix() {
         &["copy", "--to", "127.0.0.1", "--devices", "2", "src"],
         &["copy", "--device", "mlx5_0", "src", "dst"],
         &["copy", "--gid-index", "1", "src", "dst"],
+        &["copy", "--near", "thread", "src", "dst"],
+        &["copy", "--to", "127.0.0.1", "--near", "thread", "--device", "mlx5_0", "src"],
         &["perf", "--to", "127.0.0.1", "--devices", "2"],
         &["perf", "--to", "127.0.0.1", "--threads", "1"],
         &["perf", "--to", "127.0.0.1", "--line-rate", "1G"],
@@ -75,6 +77,7 @@ fn options_of_one_host_and_of_two_do_not_mix() {
         &["serve", "dst", "other"],
         &["serve", "--device", "mlx5_0:0", "dst"],
         &["serve", "--gid-index", "256", "dst"],
+        &["serve", "--near", "gpu0", "dst"],
     ] {
         assert_eq!(place.run(arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -92,7 +95,7 @@ fn options_of_one_host_and_of_two_do_not_mix() {
 #[test]
 fn command_lines_that_make_no_sense() {
     let place = Place::with_source(10);
-    let senseless: [&[&str]; 51] = [
+    let senseless: [&[&str]; 55] = [
         &[],
         &["copy"],
         &["copy", "src"],
@@ -144,6 +147,10 @@ fn command_lines_that_make_no_sense() {
         &["perf", "--token-file", "token"],
         &["serve", "--peers", "0"],
         &["serve", "--peers", "2", "--once"],
+        &["copy", "--to", "127.0.0.1:data", "src"],
+        &["copy", "--to", "root@127.0.0.1", "src"],
+        &["copy", "root@127.0.0.1:src", "dst"],
+        &["perf", "--to", "127.0.0.1:data"],
     ];
     for arguments in senseless {
         let output = place.run(arguments);
@@ -173,6 +180,24 @@ fn negative_numbers_are_numbers_that_make_no_sense() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(word), "{said}");
         assert!(!said.contains("tip:"), "{said}");
+    }
+    assert_eq!(place.files(), ["src"]);
+}
+
+/// Who knows `scp` or perftest writes them.
+#[test]
+fn arguments_of_other_programs_are_refused_with_what_to_write() {
+    let place = Place::with_source(10);
+    for (arguments, tip) in [
+        (&["copy", "-r", "src", "dst"][..], Some("directories need no -r")),
+        (&["copy", "-a", "src", "dst"], None),
+        (&["perf", "10.0.0.2"], Some("name the server with --to")),
+    ] {
+        let output = place.run(arguments);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        let shown = said.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
+        assert_eq!(shown, tip, "{said}");
     }
     assert_eq!(place.files(), ["src"]);
 }
@@ -269,6 +294,10 @@ fn help_explains_itself() {
         {
             assert!(help.contains(word), "{word}: {help}");
         }
+    }
+    let help = stdout(&place.run(&["serve", "--help"]));
+    for signal in ["SIGINT", "SIGTERM", "SIGHUP"] {
+        assert!(help.contains(signal), "{signal}: {help}");
     }
     let help = stdout(&place.run(&["perf", "--help"]));
     for word in [

@@ -194,8 +194,8 @@ fn destinations_that_cannot_be_written() {
     assert_failure(&output, 4, &["cannot write missing/dst", "No such file"]);
     let output = place.run(&["copy", "src", "src/dst"]);
     assert_failure(&output, 4, &["cannot write src/dst", "Not a directory"]);
-    let output = place.run(&["copy", "src", "new/"]);
-    assert_failure(&output, 4, &["cannot write new/"]);
+    let output = place.run(&["copy", "src", "missing/new/"]);
+    assert_failure(&output, 4, &["cannot write missing/new/"]);
     assert!(Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
     let output = place.run(&["copy", "src", "pipe"]);
     assert_failure(&output, 4, &["cannot write pipe: it is a named pipe"]);
@@ -216,7 +216,7 @@ fn names_may_be_as_long_as_the_file_system_permits() {
 #[test]
 fn an_error_names_only_the_destination() {
     let place = Place::with_source(1000);
-    for destination in ["missing/dst", "src/dst", "new/"] {
+    for destination in ["missing/dst", "src/dst", "missing/new/"] {
         let output = place.run(&["copy", "src", destination]);
         assert_failure(&output, 4, &[&format!("cannot write {destination}: "), " (os error "]);
         assert!(!stderr(&output).contains("polyrail-part"), "{}", stderr(&output));

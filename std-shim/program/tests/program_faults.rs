@@ -230,7 +230,13 @@ fn a_copy_over_rails_that_drop_everything_ends() {
                 let (rest, _) = split_faults(&output);
                 let last = rest.lines().last().unwrap_or_default();
                 assert_eq!(output.status.code(), Some(6), "{rest}");
-                assert!(last.contains("requests made no progress for 1s"), "{rest}");
+                // On a busy machine, a queue pair gives up before the limit, and the peer's report
+                // is what does not come.
+                let expected = [
+                    "requests made no progress for 1s",
+                    "the peer has not reported for 1s what arrived",
+                ];
+                assert!(expected.iter().any(|words| last.contains(words)), "{rest}");
                 assert_eq!(place.files(), ["src"]);
             });
         }

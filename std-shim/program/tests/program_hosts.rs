@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 struct Hosts(Namespaces<2>);
 
 impl Hosts {
-    /// Makes `links` links, with addresses `10.200.LINK.1` and `.2`. Both hosts also have a network of
-    /// the same addresses that does not join them, as those of containers. `None`, with the reason on
-    /// stderr: the system has no `ip`, or does not permit it.
+    /// Makes `links` links, with addresses `10.200.LINK.1` and `.2`. Both hosts also have a network
+    /// of the same addresses that does not join them, as those of containers. `None`, with the
+    /// reason on stderr: the system has no `ip`, or does not permit it.
     fn new(links: usize) -> Option<Self> {
         let skipped = || eprintln!("skipped: network namespaces take iproute2 and root");
         let Some(namespaces) = Namespaces::new() else {

@@ -2,12 +2,15 @@
 
 mod program_support;
 
+use program_support::server::{LONG, Server, assert_ok};
 use program_support::*;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::pipe;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Outputs without a reader: a pipe whose other end is closed, and a full disk.
 fn deaf() -> [Stdio; 2] {
@@ -115,6 +118,20 @@ fn a_picture_that_cannot_be_written_fails_before_anything_is_measured() {
 }
 
 #[test]
+fn a_picture_has_no_suffix_of_another_format() {
+    let place = Place::new();
+    let drawn =
+        |file| place.run(&[&QUICK[..], &["--operations", "write", "--plot", file]].concat());
+    let output = drawn("perf.png");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("the picture is SVG: choose a name that ends with .svg"), "{said}");
+    assert_success(&drawn("perf.SVG"));
+    assert_success(&drawn("perf"));
+    assert_eq!(place.files(), ["perf", "perf.SVG"]);
+}
+
+#[test]
 fn a_picture_appears_when_it_is_complete() {
     let place = Place::new();
     fs::write(place.path("perf.svg"), "old").unwrap();
@@ -155,4 +172,62 @@ fn a_progress_bar_appears_on_terminals_only() {
     let piped = copy_for_a_while(false);
     assert_failure(&piped, 130, &["interrupted"]);
     assert_eq!(stdout(&piped), "");
+}
+
+#[test]
+fn a_servers_reports_name_the_peer() {
+    let place = Place::with_source(100_000);
+    fs::create_dir_all(place.path("served/tree")).unwrap();
+    let mut shell = Command::new("sh");
+    let script = "exec \"$0\" serve --listen 127.0.0.1:0 --readable served > report";
+    let server = Server::run(shell.args(["-c", script, PROGRAM]).current_dir(&place.directory));
+    let address = server.address();
+    assert_ok(&place.run(&["copy", "--to", &address, "src"]));
+    assert_ok(&place.run(&["copy", "--to", &address, "src", "served/tree"]));
+    assert_ok(&place.run(&["copy", &format!("{address}:src"), "dst"]));
+    let begin = Instant::now();
+    for words in [" copied to served/src: ", " copied into served: ", " read from served/src: "] {
+        let reported = || {
+            let text = fs::read_to_string(place.path("report")).unwrap();
+            text.lines().any(|line| line.starts_with("127.0.0.1:") && line.contains(words))
+        };
+        while !reported() {
+            assert!(begin.elapsed() < LONG, "{words:?} is not in the report");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_server_reports_where_it_wrote_to_and_what_it_read() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("served/tree")).unwrap();
+    fs::write(place.path("served/tree/file"), "file").unwrap();
+    fs::create_dir(place.path("other")).unwrap();
+    let mut shell = Command::new("sh");
+    let script = "exec \"$0\" serve --listen 127.0.0.1:0 --json --readable served > report";
+    let server = Server::run(shell.args(["-c", script, PROGRAM]).current_dir(&place.directory));
+    let address = server.address();
+    let reports = |count| {
+        let begin = Instant::now();
+        loop {
+            let text = fs::read_to_string(place.path("report")).unwrap();
+            let reports =
+                serde_json::Deserializer::from_str(&text).into_iter::<serde_json::Value>();
+            let reports: Vec<_> = reports.map_while(Result::ok).collect();
+            if reports.len() == count {
+                return reports;
+            }
+            assert!(begin.elapsed() < LONG, "{text}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    assert_ok(&place.run(&["copy", "--quiet", &format!("{address}:tree"), "dst"]));
+    let sent = &reports(1)[0];
+    assert_eq!(sent.get("sources"), Some(&vec!["served/tree"].into()), "{sent}");
+    assert_eq!(sent.get("destination"), None, "{sent}");
+    assert_ok(&place.run(&["copy", "--quiet", "--to", &address, "other"]));
+    let received = &reports(2)[1];
+    assert_eq!(received.get("sources"), None, "{received}");
+    assert_eq!(received.get("destination"), Some(&"served".into()), "{received}");
 }

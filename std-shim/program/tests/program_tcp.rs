@@ -74,6 +74,136 @@ fn every_operation_is_measured_between_two_processes() {
     assert_ok(&place.run(&[&to[..], &timeline].concat()));
 }
 
+#[test]
+fn memcpy_is_only_in_the_picture_of_a_measurement_within_a_process() {
+    let place = Place::new();
+    let server = Server::start(&place, &[]);
+    let address = server.address();
+    for (to, with_memcpy) in [(&[][..], true), (&["--to", &address], false)] {
+        let few = ["--operations", "write", "--plot", "picture.svg"];
+        assert_ok(&place.run(&[&QUICK[..], &few, to].concat()));
+        let picture = fs::read_to_string(place.path("picture.svg")).unwrap();
+        assert_eq!(picture.contains("memcpy"), with_memcpy, "{picture}");
+    }
+}
+
+#[test]
+fn a_server_prints_what_it_serves() {
+    let place = Place::with_source(10);
+    fs::create_dir(place.path("there")).unwrap();
+    fs::write(place.path("token"), "a secret of some length\n").unwrap();
+    for (arguments, what) in [
+        (&[][..], "serves measurements only; token: no"),
+        (&["there", "--token-file", "token"], "serves directory there; readable: no; token: yes"),
+        (&["there", "--readable"], "serves directory there; readable: yes; token: no"),
+        (&["new/", "--readable"], "serves directory new/; readable: yes; token: no"),
+        (&["missing"], "replaces file missing; readable: no; token: no"),
+        (&["src", "--readable"], "replaces file src; readable: no; token: no"),
+    ] {
+        let server = Server::start(&place, arguments);
+        let line = server.line("token: ");
+        assert_eq!(line, format!("polyrail: {what}"), "{arguments:?}");
+        let said = server.said.lock().unwrap();
+        // On a host with RDMA devices there is no such line.
+        let why = said.iter().find(|line| line.starts_with("polyrail: no RDMA devices: "));
+        assert!(why.is_none_or(|why| why.ends_with("; only TCP is offered")), "{said:?}");
+    }
+    assert_eq!(place.files(), ["new", "src", "there", "token"]);
+    let refused = |path| place.run(&["serve", "--listen", "127.0.0.1:0", path]);
+    assert_last_words(&refused("src/"), 4, &["cannot write src/: Not a directory"]);
+    assert_last_words(&refused("no/such/"), 4, &["cannot write no/such/: No such file"]);
+}
+
+/// A missing directory is made, so that files get their own names in it.
+#[test]
+fn a_file_gets_its_name_in_a_directory_that_the_server_made() {
+    let place = Place::with_source(100_000);
+    let server = Server::start(&place, &["new/"]);
+    assert_ok(&place.run(&["copy", "--to", &server.address(), "src"]));
+    assert!(fs::read(place.path("new/src")).unwrap() == fs::read(place.path("src")).unwrap());
+}
+
+/// The line that names devices agrees with the one about those that stay unused.
+#[test]
+fn devices_that_no_rail_uses_are_not_named_as_used() {
+    let place = Place::with_source(10);
+    let devices = ["--device", "tcp:lo", "--device", "tcp:127.0.0.2"];
+    let server = Server::start(&place, &[&devices[..], &["dst"]].concat());
+    let to = ["copy", "--to", &server.address(), "--rails", "1", "src"];
+    let output = place.run(&[&to[..], &devices].concat());
+    assert_ok(&output);
+    let used = "polyrail: over TCP, on tcp:lo\n";
+    let unused = "polyrail: of 2 devices the last one stays unused: there is 1 rail\n";
+    assert_eq!(stderr(&output), format!("{used}{unused}"));
+    place.assert_copied();
+}
+
+/// `scp -r src dst HOST:/data` would take the last path for the destination.
+#[test]
+fn a_missing_path_after_to_is_a_source() {
+    let place = Place::with_source(10);
+    let server = Server::start(&place, &["new/"]);
+    let words = ["cannot read missing: No such file", "; with --to every path is a source"];
+    let to = ["copy", "--to", &server.address(), "-d", "tcp:lo"];
+    assert_last_words(&place.run(&[&to[..], &["src", "missing"]].concat()), 3, &words);
+    let output = place.run(&[&to[..], &["missing"]].concat());
+    assert_last_words(&output, 3, &words[..1]);
+    assert!(!stderr(&output).contains(words[1]), "{output:?}");
+}
+
+/// The server has the reason: a limit of its system.
+#[test]
+fn a_file_that_the_server_cannot_write_is_named_here() {
+    let place = Place::with_source(1 << 20);
+    let mut shell = Command::new("sh");
+    let script = "ulimit -f 8; exec \"$0\" serve --listen 127.0.0.1:0 dst";
+    let server = Server::run(shell.args(["-c", script, PROGRAM]).current_dir(&place.directory));
+    let output = place.run(&["copy", "--to", &server.address(), "src"]);
+    let words = ["the other side reports: cannot write dst: writing ", "File too large"];
+    assert_last_words(&output, 6, &words);
+    assert_eq!(place.files(), ["src"]);
+}
+
+#[test]
+fn a_connection_that_is_refused_has_a_likely_cause() {
+    let place = Place::with_source(10);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let cause = ["Connection refused", "; is `polyrail serve` running there?"];
+    for device in ["tcp:lo", "tcp:127.0.0.2"] {
+        for command in [&["copy", "src"][..], &["perf"]] {
+            let to = ["--to", &address, "--device", device];
+            assert_last_words(&place.run(&[command, &to].concat()), 6, &cause);
+        }
+    }
+    assert_last_words(&place.run(&["copy", "--to", &address, "src"]), 6, &cause);
+}
+
+#[test]
+fn the_name_of_an_interface_and_the_index_of_a_gid_are_not_for_hosts_without_rdma_devices() {
+    let place = Place::with_source(10);
+    let server = Server::start(&place, &[]);
+    let address = server.address();
+    let named = "lo is a network interface, not an RDMA device: use the backend tcp (tcp:lo)";
+    for arguments in
+        [&["serve"][..], &["perf", "--to", &address], &["copy", "--to", &address, "src"]]
+    {
+        assert_last_words(&place.run(&[arguments, &["--device", "lo"]].concat()), 9, &[named]);
+    }
+    if !stderr(&place.run(&["devices"])).contains("no RDMA devices") {
+        eprintln!("skipped: this host has RDMA devices");
+        return;
+    }
+    for arguments in [&["serve"][..], &["perf", "--to", &address]] {
+        for [option, value] in [["--gid-index", "3"], ["--near", "3b:00.0"]] {
+            let output = place.run(&[arguments, &[option, value]].concat());
+            let words = format!("{option} is for RDMA devices");
+            assert_last_words(&output, 9, &[&words, "omit it over TCP"]);
+        }
+    }
+}
+
 /// A peer that only asks for the server's devices is not the one.
 #[test]
 fn once_serves_the_peer_that_copies() {
@@ -121,19 +251,51 @@ impl Endless {
     }
 
     fn signal_server(&self, signal: &str) {
-        let server = self.server.child.id().to_string();
-        assert!(Command::new("kill").args([signal, &server]).status().unwrap().success());
+        self::signal(&self.server, signal);
     }
 
     /// Returns what the copy ends with.
     fn end(mut self) -> Output {
-        let begin = Instant::now();
-        while self.copy.try_wait().unwrap().is_none() {
-            assert!(begin.elapsed() < LONG);
-            thread::sleep(Duration::from_millis(10));
-        }
+        exit_code(&mut self.copy);
         self.copy.wait_with_output().unwrap()
     }
+}
+
+/// Waits until a process ends, but not for ever.
+fn exit_code(child: &mut Child) -> Option<i32> {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        assert!(begin.elapsed() < LONG, "it goes on");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(server: &Server, signal: &str) {
+    let server = server.child.id().to_string();
+    assert!(Command::new("kill").args([signal, &server]).status().unwrap().success());
+}
+
+/// As it is documented for services.
+#[test]
+fn a_signal_ends_a_server_and_its_exit_code_says_whether_a_copy_was_under_way() {
+    let place = Place::new();
+    // Under nohup, this process and its children ignore SIGHUP (signal 1), and the server goes on.
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let ignores_hangup = u64::from_str_radix(ignored.trim(), 16).unwrap() & 1 == 1;
+    for name in ["-INT", "-TERM", "-HUP"].into_iter().take(if ignores_hangup { 2 } else { 3 }) {
+        let mut server = Server::start(&place, &["/dev/null"]);
+        server.address();
+        signal(&server, name);
+        assert_eq!(exit_code(&mut server.child), Some(0), "{name}");
+    }
+    let mut endless = Endless::start(&place, &[]);
+    endless.signal_server("-TERM");
+    assert_eq!(exit_code(&mut endless.server.child), Some(130));
+    assert!(!endless.end().status.success());
 }
 
 #[test]
@@ -216,6 +378,7 @@ fn devices_that_cannot_be_opened_are_named() {
         (&["--device", "tcp:lo", "--device", "mlx5_0"], 2, &["tcp:lo", "mlx5_0", "contradict"]),
         (&["--backend", "verbs", "--device", "tcp:lo"], 2, &["--backend verbs", "contradict"]),
         (&["--backend", "tcp", "--gid-index", "3"], 2, &["--gid-index", "contradict"]),
+        (&["--backend", "tcp", "--near", "thread"], 2, &["--near", "contradict"]),
     ] {
         assert_failure(&place.run(&[&serve[..], arguments].concat()), code, words);
         let to = ["copy", "--to", "127.0.0.1:1", "src"];
@@ -254,17 +417,15 @@ fn network_interfaces_are_listed() {
     assert!(stdout(&place.run(&["devices", "--verbose"])).contains("NUMA node"));
 }
 
-/// The commands of the first example between two processes in the README.
-fn readme_commands() -> [String; 2] {
+/// The commands of the first example between two processes in the README, after the build: they
+/// make a directory, serve it, and copy a file into it.
+fn readme_commands() -> [String; 3] {
     let readme = include_str!("../../../README.md");
     let blocks = readme.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
     let block = blocks.clone().find(|block| block.contains("copy --to 127.0.0.1")).unwrap();
-    let command = |words: &str| {
-        let line = block.lines().find(|line| line.contains(words)).unwrap();
-        assert!(line.starts_with("target/release/polyrail "), "{line}");
-        line.to_owned()
-    };
-    [command("polyrail serve"), command("polyrail copy --to")]
+    let command =
+        |words: &str| block.lines().find(|line| line.starts_with(words)).unwrap().to_owned();
+    ["mkdir", "target/release/polyrail serve", "target/release/polyrail copy --to"].map(command)
 }
 
 /// Waits until no other program listens at the port; says whether there was such a time.
@@ -296,10 +457,16 @@ fn the_readmes_example_works_as_it_stands() {
         command.args(["-c", &format!("exec {line}")]).current_dir(&place.directory);
         command
     };
-    let [serve, copy] = readme_commands();
+    let [make, serve, copy] = readme_commands();
+    assert_ok(&shell(&make).output().unwrap());
     let _server = Server::run(&mut shell(&serve));
     assert_ok(&shell(&copy).output().unwrap());
-    let written = serve.split_whitespace().nth(2).unwrap();
-    let copied = fs::read(place.path(written)).unwrap();
-    assert!(copied == fs::read(Path::new(readme)).unwrap());
+    let directory = make.split_whitespace().nth(2).unwrap();
+    let expected = fs::read(Path::new(readme)).unwrap();
+    assert!(fs::read(place.path(directory).join("README.md")).unwrap() == expected);
+    // The text below the example names this command.
+    let back = "copy 127.0.0.1:README.md target";
+    assert!(fs::read_to_string(readme).unwrap().contains(&format!("`{back}`")));
+    assert_ok(&shell(&format!("target/release/polyrail {back}")).output().unwrap());
+    assert!(fs::read(place.path("target/README.md")).unwrap() == expected);
 }

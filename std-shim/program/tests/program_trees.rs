@@ -166,6 +166,27 @@ fn an_unchanged_file_of_another_user_keeps_its_permissions() {
 }
 
 #[test]
+fn directories_keep_their_sticky_and_set_group_id_bits() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("tree/inner/new")).unwrap();
+    fs::create_dir_all(place.path("dst/tree/inner")).unwrap();
+    let set = |name: &str, mode| {
+        fs::set_permissions(place.path(name), Permissions::from_mode(mode)).unwrap();
+    };
+    set("tree", 0o6750);
+    set("dst/tree", 0o2775);
+    // The owner may not write into it until the copy permits it.
+    set("dst/tree/inner", 0o3555);
+    assert_success(&place.run(&["copy", "--quiet", "tree", "dst"]));
+    let mode = |name: &str| fs::metadata(place.path(name)).unwrap().mode() & 0o7777;
+    let inner = mode("tree/inner");
+    assert_eq!(mode("dst/tree"), 0o2750);
+    assert_eq!(mode("dst/tree/inner"), inner | 0o3000);
+    // The system gives new directories the bit of the directory that they are in.
+    assert_eq!(mode("dst/tree/inner/new"), mode("tree/inner/new") | 0o2000);
+}
+
+#[test]
 fn several_sources_get_their_names_in_a_directory() {
     let place = Place::with_source(1000);
     fs::create_dir(place.path("directory")).unwrap();
@@ -177,6 +198,9 @@ fn several_sources_get_their_names_in_a_directory() {
     fs::write(place.path("other"), "other").unwrap();
     assert_success(&place.run(&["copy", "other", "dst"]));
     assert_eq!(fs::read(place.path("dst/other")).unwrap(), b"other");
+    // With a slash, the name is that of a directory, which is made.
+    assert_success(&place.run(&["copy", "other", "new/"]));
+    assert_eq!(fs::read(place.path("new/other")).unwrap(), b"other");
     let output = place.run(&["copy", "src", "directory/../src", "dst"]);
     assert_failure(&output, 2, &["src and directory/../src would have the same name"]);
     let output = place.run(&["copy", "src", "missing", "dst"]);
@@ -277,7 +301,9 @@ fn sync_also_flushes_unchanged_files_and_the_names_of_new_directories() {
     }
     let place = Place::new();
     fs::create_dir_all(place.path("tree/inner")).unwrap();
-    fs::write(place.path("tree/inner/file"), "file").unwrap();
+    for name in ["file", "file 2", "file 3"] {
+        fs::write(place.path("tree/inner").join(name), "file").unwrap();
+    }
     assert_success(&place.run(&["copy", "--quiet", "tree", "old"]));
     for to in ["old", "new"] {
         // Writes each descriptor with its path.
@@ -295,6 +321,11 @@ fn sync_also_flushes_unchanged_files_and_the_names_of_new_directories() {
         for path in expected {
             let path = format!("<{}>", path.display());
             assert!(flushed.contains(&path), "{path} is not in: {flushed}");
+        }
+        if to == "old" {
+            // Once for all files in it.
+            let inner = format!("<{}>", path.join("tree/inner").display());
+            assert_eq!(flushed.matches(&inner).count(), 1, "{flushed}");
         }
     }
 }

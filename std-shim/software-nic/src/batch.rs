@@ -1,6 +1,6 @@
 //! Batches: how requests enter a queue.
 //!
-//! A batch collects its requests in memory that its queue's handle allocated at creation; see
+//! A batch collects its requests in memory that its queue's handle keeps for the next batch; see
 //! [`polyrail_nic_parts::staging`]. Committing takes the queue's lock once, checks each request,
 //! and copies it with its inline data into its slot.
 

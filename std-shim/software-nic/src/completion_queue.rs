@@ -223,7 +223,7 @@ impl QpShared {
             self.hand_over(recv);
         }
         let owner = self.recv_owner;
-        recv.done.push(Entry { completion, releases, owner, is_recv: true, solicited });
+        recv.complete(Entry { completion, releases, owner, is_recv: true, solicited });
     }
 
     /// Adds the collected completions of receives to their queue.

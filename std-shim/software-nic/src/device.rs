@@ -12,6 +12,7 @@ use polyrail_nic_parts::event_log::{EventCursor, EventLog};
 use polyrail_nic_parts::memory::RegionCount;
 use polyrail_nic_parts::options::DeviceLimits;
 use polyrail_nic_parts::sync::{lock, nanos};
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -26,6 +27,12 @@ pub enum PortState {
 
 /// Device numbers are unique per process.
 static NEXT_DEVICE: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the number is that of a device of this NIC. Then [`vendor`](crate::vendor) explains the
+/// vendor codes of its completions.
+pub fn is_device(id: DeviceId) -> bool {
+    id.0 < NEXT_DEVICE.load(Ordering::Relaxed)
+}
 
 /// Every device counts its queue pairs from here, so that numbers repeat from device to device as
 /// they do in real machines.
@@ -48,6 +55,7 @@ impl DeviceShared {
             guid: 2 << 56 | u64::from(fabric.number) << FABRIC_SHIFT | u64::from(index) << 8,
             limits: config.limits,
             mtu: config.mtu,
+            full_queues: config.full_queues,
             fabric: Arc::clone(fabric),
             ports_up: (0..ports).map(|_| AtomicBool::new(true)).collect(),
             gone: AtomicBool::new(false),
@@ -202,6 +210,16 @@ impl Device {
     /// Returns its limits.
     pub fn limits(&self) -> &DeviceLimits {
         &self.0.limits
+    }
+
+    /// Returns its line rate in payload bytes per second; `None`: unlimited.
+    pub fn bytes_per_second(&self) -> Option<NonZeroU64> {
+        self.0.line.as_ref().map(Line::bytes_per_second)
+    }
+
+    /// Changes its line rate, for what it sends from now on. Returns whether it has one.
+    pub fn set_bytes_per_second(&self, rate: NonZeroU64) -> bool {
+        self.0.line.as_ref().map(|line| line.set_bytes_per_second(rate)).is_some()
     }
 
     /// Returns the largest MTU that its ports support.

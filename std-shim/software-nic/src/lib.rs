@@ -86,8 +86,8 @@
 // Then, here:
 //
 // 1. plain data: `DeviceConfig` (`options`), `Step` (`step`), `Fault` (`fault`);
-// 2. state behind locks: `send_queue`, `receives`, `posts`, `pending`; `line`, which limits the rate
-//    of sending; and `clock`;
+// 2. state behind locks: `send_queue`, `receives`, `posts`, `pending`; `line`, which limits the
+//    rate of sending; and `clock`;
 // 3. `shared`: the shared state of a fabric, its devices and their queues, with the order of
 //    locks;
 // 4. the path of a request: `batch` (posting), `execute` (the sending end, in the steps of
@@ -129,7 +129,7 @@ mod transmit;
 
 pub use batch::{RecvBatch, SendBatch};
 pub use connect::connect_pair;
-pub use device::{Device, PortState};
+pub use device::{Device, PortState, is_device};
 pub use domain::{MemoryRegion, ProtectionDomain};
 pub use fabric::Fabric;
 pub use fault::{Fault, FaultPlan, When};

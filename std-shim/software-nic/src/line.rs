@@ -12,19 +12,28 @@ const SLACK: Duration = Duration::from_millis(1);
 /// A line that sends one message after the other.
 #[derive(Debug)]
 pub(crate) struct Line {
-    bytes_per_second: NonZeroU64,
+    bytes_per_second: AtomicU64,
     /// When everything is sent, in nanoseconds of the fabric's clock.
     free_at: AtomicU64,
 }
 
 impl Line {
     pub(crate) const fn new(bytes_per_second: NonZeroU64) -> Self {
+        let bytes_per_second = AtomicU64::new(bytes_per_second.get());
         Self { bytes_per_second, free_at: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn bytes_per_second(&self) -> NonZeroU64 {
+        NonZeroU64::new(self.bytes_per_second.load(Relaxed)).unwrap_or(NonZeroU64::MIN)
+    }
+
+    pub(crate) fn set_bytes_per_second(&self, rate: NonZeroU64) {
+        self.bytes_per_second.store(rate.get(), Relaxed);
     }
 
     /// Appends a message. Returns when it will have been sent.
     pub(crate) fn send(&self, now: u64, length: u32) -> u64 {
-        let time = u64::from(length).saturating_mul(1_000_000_000) / self.bytes_per_second;
+        let time = u64::from(length).saturating_mul(1_000_000_000) / self.bytes_per_second();
         let earliest = now.saturating_sub(nanos(SLACK));
         let sent = |free_at: u64| free_at.max(earliest).saturating_add(time);
         // It always updates. `AtomicU64::update` says so, but needs Rust 1.95.

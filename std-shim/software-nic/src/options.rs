@@ -18,11 +18,16 @@ pub struct DeviceConfig {
     pub bytes_per_second: Option<NonZeroU64>,
     /// The largest MTU that its ports support (`active_mtu`).
     pub mtu: Mtu,
+    /// Whether queue pairs and shared receive queues get all their memory when they are created, so
+    /// that nothing allocates afterwards. Otherwise their queues begin small and grow as they fill,
+    /// which suits thousands of queue pairs. Completion queues have memory for 1024 completions in
+    /// either case, and grow beyond that.
+    pub full_queues: bool,
 }
 
 impl DeviceConfig {
     /// Returns the options of a device with one port, the default limits, no line rate, and packets
-    /// of up to 4096 bytes.
+    /// of up to 4096 bytes, whose queues grow.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -30,6 +35,7 @@ impl DeviceConfig {
             limits: DeviceLimits::default(),
             bytes_per_second: None,
             mtu: Mtu::default(),
+            full_queues: false,
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The contents of a completion queue.
 //!
-//! Two rings, allocated at creation: *visible* completions, which polls return, and *pending*
-//! completions, which the scheduler has not made visible yet or which a fault delays. Both count
-//! against the capacity. Completions of a work queue become visible in order.
+//! Two rings, whose memory grows with what they hold: *visible* completions, which polls return,
+//! and *pending* completions, which the scheduler has not made visible yet or which a fault delays.
+//! Both count against the capacity. Completions of a work queue become visible in order.
 
 use polyrail_core::verbs::{Completion, Imm, WcFlags, WcOpcode};
-use polyrail_nic_parts::completions::{Completions, Entry, NOBODY};
+use polyrail_nic_parts::completions::{Completions, Entry, FIRST_ENTRIES, NOBODY};
 use polyrail_nic_parts::sync::SplitMix64;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -59,7 +59,7 @@ impl<Q> AllCompletions<Q> {
     pub(crate) fn new(capacity: u32, seed: u64) -> Self {
         Self {
             visible: Completions::new(capacity),
-            pending: VecDeque::with_capacity(capacity as usize),
+            pending: VecDeque::with_capacity(FIRST_ENTRIES.min(capacity as usize)),
             rubbish: SplitMix64::new(seed),
         }
     }
@@ -83,12 +83,6 @@ impl<Q> AllCompletions<Q> {
     #[inline]
     pub(crate) fn held(&self) -> usize {
         self.visible.held() + self.pending.len()
-    }
-
-    /// Changes the capacity; completions in the queue stay.
-    pub(crate) fn make_room(&mut self, capacity: usize) {
-        self.visible.make_room(capacity);
-        self.pending.reserve(capacity.saturating_sub(self.pending.len()));
     }
 
     /// Returns whether a pending entry is due and the first of its work queue.

@@ -124,13 +124,12 @@ impl CompletionQueue {
     pub fn resize(&mut self, capacity: u32) -> Result<(), NicError> {
         let device = &self.shared.device;
         device.check_alive()?;
-        let mut inner = lock(&self.shared.inner);
+        let inner = lock(&self.shared.inner);
         let held = inner.held() as u32;
         in_limits("the completion queue's capacity", capacity, device.limits.max_cqe)?;
         if capacity < held {
             return Err(NicError::Holds { asked: capacity, held });
         }
-        inner.make_room(capacity as usize);
         self.shared.capacity.store(capacity, Ordering::Relaxed);
         Ok(())
     }

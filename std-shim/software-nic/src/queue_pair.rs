@@ -56,10 +56,15 @@ impl QpShared {
         let max_inline_data =
             init.cap.max_inline_data.next_multiple_of(16).min(device.limits.max_inline_data);
         let QpCap { max_send_sge, max_recv_sge, .. } = init.cap;
-        let send = SendQueue::new(init.cap.max_send_wr, max_inline_data, max_send_sge);
+        let mut send = SendQueue::new(init.cap.max_send_wr, max_inline_data, max_send_sge);
         let max_recv_wr = if init.srq.is_some() { 0 } else { init.cap.max_recv_wr };
-        let recv = Responder::new(max_recv_sge);
-        let posts = Posts::new(RecvRing::new(max_recv_wr, max_recv_sge));
+        let mut recv = Responder::new(max_recv_sge);
+        let mut posts = Posts::new(RecvRing::new(max_recv_wr, max_recv_sge));
+        if device.full_queues {
+            send.reserve();
+            recv.reserve();
+            posts.reserve();
+        }
         let limits = QpLimits {
             max_send_wr: send.capacity(),
             max_recv_wr: posts.capacity(),
@@ -162,11 +167,13 @@ impl QueuePair {
         let shared = QpShared::new(device, domain, number, init);
         device.fabric.add_qp(&shared);
         let limits = shared.limits;
-        Ok(Self {
-            shared,
-            staged_sends: StagingMemory::new(limits.max_send_wr, limits.max_send_sge),
-            staged_recvs: StagingMemory::new(limits.max_recv_wr, limits.max_recv_sge),
-        })
+        let mut staged_sends = StagingMemory::new(limits.max_send_wr, limits.max_send_sge);
+        let mut staged_recvs = StagingMemory::new(limits.max_recv_wr, limits.max_recv_sge);
+        if device.full_queues {
+            staged_sends.reserve_all();
+            staged_recvs.reserve_all();
+        }
+        Ok(Self { shared, staged_sends, staged_recvs })
     }
 
     /// Returns its state. Failures can change it at any time.

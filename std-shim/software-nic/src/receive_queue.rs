@@ -42,7 +42,10 @@ impl SrqShared {
         max_wr: u32,
         limit: u32,
     ) -> Arc<Self> {
-        let ring = Posts::new(RecvRing::new(max_wr, MAX_SGE));
+        let mut ring = Posts::new(RecvRing::new(max_wr, MAX_SGE));
+        if device.full_queues {
+            ring.reserve();
+        }
         let inner = SrqInner { ring, limit, limit_reached: false };
         let capacity = inner.ring.capacity();
         Arc::new(Self { device: Arc::clone(device), domain, capacity, inner: Mutex::new(inner) })
@@ -80,7 +83,10 @@ pub struct SharedReceiveQueue {
 
 impl SharedReceiveQueue {
     pub(crate) fn new(shared: Arc<SrqShared>) -> Self {
-        let staged = StagingMemory::new(shared.capacity, MAX_SGE);
+        let mut staged = StagingMemory::new(shared.capacity, MAX_SGE);
+        if shared.device.full_queues {
+            staged.reserve_all();
+        }
         Self { shared, staged }
     }
 

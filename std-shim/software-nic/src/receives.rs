@@ -121,7 +121,7 @@ impl Responder {
     pub(crate) fn new(max_recv_sge: u32) -> Self {
         Self {
             at_hand: AtHand::new(max_recv_sge),
-            done: Vec::with_capacity(DONE),
+            done: Vec::new(),
             gid: Gid::default(),
             dest_qp_num: 0,
             mtu: Mtu::default(),
@@ -155,6 +155,21 @@ impl Responder {
     /// Drops the receives at hand.
     pub(crate) fn clear(&mut self) {
         self.at_hand.taken = self.at_hand.end;
+    }
+
+    /// Adds a completion to [`done`](Self::done), which has room for it.
+    pub(crate) fn complete(&mut self, entry: Entry) {
+        // All of its memory at once, with the first receive: a queue pair that only sends needs
+        // none.
+        if self.done.capacity() == 0 {
+            self.reserve();
+        }
+        self.done.push(entry);
+    }
+
+    /// Gets memory for all completions that are collected.
+    pub(crate) fn reserve(&mut self) {
+        self.done.reserve_exact(DONE);
     }
 
     /// Returns whether [`done`](Self::done) is full.

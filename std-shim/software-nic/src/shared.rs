@@ -48,8 +48,8 @@ pub(crate) type SendQueue = send_queue::SendQueue<QpShared>;
 /// Everything that the devices of one fabric share.
 #[derive(Debug)]
 pub(crate) struct FabricShared {
-    /// The process that made the fabric. A fork of it has a copy, whose locks may be held by threads
-    /// that the fork does not have, so it takes none of them.
+    /// The process that made the fabric. A fork of it has a copy, whose locks may be held by
+    /// threads that the fork does not have, so it takes none of them.
     pub(crate) process: Process,
     /// In all its addresses, so that no device takes one of another process for its own. Random,
     /// 24 bits.
@@ -174,6 +174,8 @@ pub(crate) struct DeviceShared {
     pub(crate) guid: u64,
     pub(crate) limits: DeviceLimits,
     pub(crate) mtu: Mtu,
+    /// Queues get all their memory when they are created.
+    pub(crate) full_queues: bool,
     pub(crate) fabric: Arc<FabricShared>,
     pub(crate) ports_up: Box<[AtomicBool]>,
     pub(crate) gone: AtomicBool,

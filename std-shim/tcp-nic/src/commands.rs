@@ -35,8 +35,8 @@ impl Inbox {
         _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Lets the next [`wake`](Self::wake) be an event again. It comes before what the wake is for is
-    /// looked at: a command that comes between the two would have no wake.
+    /// Lets the next [`wake`](Self::wake) be an event again. It comes before what the wake is for
+    /// is looked at: a command that comes between the two would have no wake.
     pub(crate) fn take_wake(&self) {
         let mut count = [0; 8];
         _ = rustix::io::read(&self.wake, &mut count);

@@ -27,6 +27,9 @@ static NEXT_CQ: AtomicU64 = AtomicU64::new(1 << 32);
 /// Connections that one poll serves.
 const AT_ONCE: usize = 16;
 
+/// The time of the last poll, while one is under way.
+pub(crate) const POLLING: u64 = u64::MAX;
+
 /// Do not wait.
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -164,10 +167,11 @@ impl CqShared {
     }
 
     /// Moves data of the queue pairs whose connections are ready, without waiting. `is_polled`: the
-    /// caller takes what completes.
-    pub(crate) fn drive(&self, is_polled: bool) {
-        if is_polled && self.drive_only() {
-            return;
+    /// caller takes what completes. Returns whether data came over the only connection, or whether
+    /// any of several was ready.
+    pub(crate) fn drive(&self, is_polled: bool) -> bool {
+        if is_polled && let Some(has_come) = self.drive_only() {
+            return has_come;
         }
         let mut events =
             [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; AT_ONCE];
@@ -185,21 +189,24 @@ impl CqShared {
             }
             qp.send();
         }
+        ready > 0
     }
 
     /// Reads from the only connection, without a system call before that finds out whether it is
-    /// ready. Returns false if there are several, or if it waits until it is writable.
-    fn drive_only(&self) -> bool {
+    /// ready. Returns whether data has come; nothing if there are several connections, or if this
+    /// one waits until it is writable.
+    fn drive_only(&self) -> Option<bool> {
         let owner = self.only.load(Ordering::Acquire);
-        let Some(qp) = self.owner(owner) else { return false };
+        let qp = self.owner(owner)?;
         if qp.is_full.load(Ordering::Relaxed) {
-            return false;
+            return None;
         }
-        if incoming::run(&qp) {
+        let has_come = incoming::run(&qp);
+        if has_come {
             self.hold_acknowledgement(&qp, owner);
             qp.send();
         }
-        true
+        Some(has_come)
     }
 
     /// Lets the acknowledgement of one request wait until the next poll, if something completed
@@ -371,13 +378,12 @@ impl CompletionQueue {
     pub fn resize(&mut self, capacity: u32) -> Result<(), NicError> {
         let device = &self.shared.device;
         device.process.check()?;
-        let mut inner = lock(&self.shared.inner);
+        let inner = lock(&self.shared.inner);
         let held = inner.held() as u32;
         in_limits("the completion queue's capacity", capacity, device.limits.max_cqe)?;
         if capacity < held {
             return Err(NicError::Holds { asked: capacity, held });
         }
-        inner.make_room(capacity as usize);
         self.shared.capacity.store(capacity, Ordering::Relaxed);
         Ok(())
     }
@@ -414,8 +420,12 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
         }
         cq.send_held();
         if cq.is_empty.load(Ordering::Acquire) {
-            cq.polled_at.store(now(), Ordering::Release);
-            cq.drive(true);
+            // Megabytes take longer than the I/O thread waits for the next poll. It would wake for
+            // each packet, and find that this thread reads it.
+            let began = now();
+            cq.polled_at.store(POLLING, Ordering::Release);
+            let has_come = cq.drive(true);
+            cq.polled_at.store(if has_come { now() } else { began }, Ordering::Release);
             if cq.is_empty.load(Ordering::Acquire) {
                 return Ok(&[]);
             }
@@ -437,7 +447,9 @@ mod tests {
     use crate::ends::{End, ends, wait};
     use crate::modify::connect_pair;
     use crate::queue_pair::QpInit;
+    use polyrail_core::verbs::WcStatus;
     use polyrail_nic_parts::options::{ConnectOptions, QpCap};
+    use std::time::Duration;
 
     #[test]
     fn a_connection_that_is_ended_again_leaves_the_next_one_of_its_index() {
@@ -458,5 +470,30 @@ mod tests {
         late.close();
         assert_eq!(*lock(&cq.shared.connections), owners);
         assert_eq!(cq.shared.only.load(Ordering::Acquire), NOBODY);
+    }
+
+    /// So the I/O thread leaves the queue to it.
+    #[test]
+    fn a_poll_that_takes_long_is_under_way_until_its_end() {
+        let (mut near, mut far) = ends("127.8.0.13", "127.8.0.14");
+        let (cq, qp) = (Arc::clone(&near.cq.shared), Arc::clone(&near.qp.shared));
+        near.receive();
+        // A poll that has read the message waits for it.
+        let held = lock(&qp.queues);
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(near.complete(1), [WcStatus::SUCCESS]));
+            far.send();
+            let reads = || qp.read.try_lock().is_err();
+            wait(|| {
+                let began = reads();
+                std::thread::sleep(Duration::from_millis(20));
+                began && reads()
+            });
+            assert_eq!(cq.polled_at.load(Ordering::Acquire), POLLING);
+            let late = now();
+            drop(held);
+            wait(|| cq.polled_at.load(Ordering::Acquire) != POLLING);
+            assert!(cq.polled_at.load(Ordering::Acquire) > late);
+        });
     }
 }

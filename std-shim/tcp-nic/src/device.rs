@@ -28,8 +28,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 
-/// Device numbers are unique in a process: the software NIC counts from 0, and real verbs from 2^31.
-static NEXT_DEVICE: AtomicU32 = AtomicU32::new(1 << 30);
+/// Device numbers are unique in a process: the software NIC counts from 0, and real verbs from
+/// 2^31.
+const FIRST_DEVICE: u32 = 1 << 30;
+
+static NEXT_DEVICE: AtomicU32 = AtomicU32::new(FIRST_DEVICE);
+
+/// Whether the number is that of a device of this NIC. Then [`vendor`](crate::vendor) explains the
+/// vendor codes of its completions.
+pub fn is_device(id: DeviceId) -> bool {
+    (FIRST_DEVICE..NEXT_DEVICE.load(Ordering::Relaxed)).contains(&id.0)
+}
 
 /// Number of events that a device keeps for its readers.
 const EVENTS: usize = 256;
@@ -53,23 +62,24 @@ pub struct DeviceOptions {
     /// a router or a host translates them (NAT); port 0: that of the listener. `None`, the default:
     /// its own.
     pub advertised: Option<SocketAddr>,
-    /// Its limits; by default those of [`DeviceLimits`], with on-demand paging. `max_sge` is at most
-    /// 255, so that one system call takes a request with its header.
+    /// Its limits; by default those of [`DeviceLimits`], with on-demand paging. `max_sge` is at
+    /// most 255, so that one system call takes a request with its header.
     pub limits: DeviceLimits,
     /// Where its I/O thread runs; anywhere by default.
     pub thread_place: ThreadPlace,
-    /// How long its I/O thread looks for more before it sleeps, after it has had something to do; 0,
-    /// the default: it sleeps at once. Data that comes meanwhile is placed without the time that it
-    /// takes to wake a thread, and the thread uses a processor all that time. Devices that share a
-    /// thread share the longest time. While a program polls, the thread has nothing to do.
+    /// How long its I/O thread looks for more before it sleeps, after it has had something to do;
+    /// 0, the default: it sleeps at once. Data that comes meanwhile is placed without the time that
+    /// it takes to wake a thread, and the thread uses a processor all that time. Devices that share
+    /// a thread share the longest time. While a program polls, the thread has nothing to do.
     pub spin: Duration,
     /// Bytes of the buffer in which each connection keeps what is sent and not acknowledged
     /// (SO_SNDBUF); 0, the default: the system chooses, and increases it as needed
-    /// (`net.ipv4.tcp_wmem`). Limited by `net.core.wmem_max`; the system doubles it for its own data.
+    /// (`net.ipv4.tcp_wmem`). Limited by `net.core.wmem_max`; the system doubles it for its own
+    /// data.
     pub send_buffer: u32,
-    /// Bytes of the buffer for what is received and not read, of each connection (SO_RCVBUF); 0, the
-    /// default: the system chooses, and increases it as needed (`net.ipv4.tcp_rmem`). Limited by
-    /// `net.core.rmem_max`; the system doubles it for its own data.
+    /// Bytes of the buffer for what is received and not read, of each connection (SO_RCVBUF); 0,
+    /// the default: the system chooses, and increases it as needed (`net.ipv4.tcp_rmem`). Limited
+    /// by `net.core.rmem_max`; the system doubles it for its own data.
     pub recv_buffer: u32,
 }
 
@@ -96,7 +106,11 @@ pub enum OpenError {
     #[error("cannot list the addresses of this host")]
     List(#[source] io::Error),
     /// No interface has the name, or it has no address.
-    #[error("{name} is not a network interface with an address, nor an address of this host; there are {}", known.join(", "))]
+    #[error(
+        "{} is not a network interface with an address, nor an address of this host; there are {}",
+        if name.is_empty() { "\"\"" } else { name },
+        known.join(", ")
+    )]
     NotFound {
         /// The name.
         name: String,
@@ -192,13 +206,16 @@ impl DeviceShared {
     }
 
     /// Looks whether an interface still has the address, and carrier, and reports a change. The
-    /// name of the interface may change. If one of several has lost them, the port stays up, and the
-    /// connections over that one are lost.
+    /// name of the interface may change. If one of several has lost them, the port stays up, and
+    /// the connections over that one are lost.
     ///
     /// # Errors
     ///
     /// The system refuses to list interfaces, or has no descriptor left to ask for their kind.
     pub(crate) fn look_at_interface(&self) -> io::Result<()> {
+        // Held from the list to its effect: of two threads that look, the one with the newer list
+        // is last.
+        let mut known = lock(&self.places);
         let places = interface::places(self)?;
         let names: Vec<_> =
             places.into_iter().filter(interface::has_carrier).map(|own| own.interface).collect();
@@ -209,7 +226,8 @@ impl DeviceShared {
             // Which connections are lost is known when an interface has the address again.
             return Ok(());
         }
-        let before = mem::replace(&mut *lock(&self.places), names.clone());
+        let before = mem::replace(&mut *known, names.clone());
+        drop(known);
         if before.iter().any(|name| !names.contains(name)) {
             self.lose_connections_except(&names);
         }
@@ -236,8 +254,8 @@ impl DeviceShared {
     }
 }
 
-/// Peers are refused at once, and the port is free, even if a forked process has the socket, too. That
-/// process does not end it.
+/// Peers are refused at once, and the port is free, even if a forked process has the socket, too.
+/// That process does not end it.
 impl Drop for DeviceShared {
     fn drop(&mut self) {
         if !self.is_forked() {
@@ -250,22 +268,22 @@ impl Drop for DeviceShared {
 }
 
 /// A device. A cheap handle: clones refer to the same device. A fork of the process that opened it
-/// cannot use it: calls return [`NicError::Forked`](polyrail_nic_parts::error::NicError::Forked), or
-/// do nothing.
+/// cannot use it: calls return [`NicError::Forked`](polyrail_nic_parts::error::NicError::Forked),
+/// or do nothing.
 #[derive(Clone, Debug)]
 pub struct Device(pub(crate) Arc<DeviceShared>);
 
 impl Device {
     /// Opens the device of a network interface (`eth0`), or of one of its addresses (`10.0.0.1`,
-    /// `fe80::1%eth0`). A link-local address needs its interface behind `%` only if several have it.
-    /// Peers' link-local addresses are taken to be on the link of the device's interface. Of an
+    /// `fe80::1%eth0`). A link-local address needs its interface behind `%` only if several have
+    /// it. Peers' link-local addresses are taken to be on the link of the device's interface. Of an
     /// interface, the first IPv4 address is used, or else the first IPv6 address; link-local
     /// addresses come last. Permanent IPv6 addresses come before those that expire unless they are
     /// renewed, then come temporary (RFC 8981), then deprecated ones.
     ///
     /// Connections to other hosts are bound to the interface, so that they use it even if a route
-    /// prefers another one. From an address on a loopback or dummy interface, which lead nowhere, the
-    /// routes decide.
+    /// prefers another one. From an address on a loopback or dummy interface, which lead nowhere,
+    /// the routes decide.
     ///
     /// # Errors
     ///

@@ -134,8 +134,8 @@ pub(crate) fn cut(qp: &QpShared) {
 /// Ends the connection, and drops all requests without completions.
 pub(crate) fn destroy(qp: &QpShared) {
     let mut incoming = lock(&qp.read);
-    // A receive that its owner has polled may not be acknowledged yet, if another thread placed it, or
-    // if the acknowledgement waits for an answer. Requests may wait for a poll.
+    // A receive that its owner has polled may not be acknowledged yet, if another thread placed it,
+    // or if the acknowledgement waits for an answer. Requests may wait for a poll.
     qp.holds_acknowledgement.store(false, Ordering::SeqCst);
     // Under the lock that is kept: `run` may leave the work to a thread that then finds the half
     // taken by this one, and leaves it, too.
@@ -167,7 +167,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// Of three threads, one is placing bytes, and one has found the failure and waits for the first.
+    /// Of three threads, one is placing bytes, and one has found the failure and waits for the
+    /// first.
     #[test]
     fn a_queue_pair_has_entered_err_when_the_call_of_its_owner_returns() {
         let device = Device::open("127.8.0.1", &DeviceOptions::default()).unwrap();

@@ -1,13 +1,13 @@
-//! Requests that are gathered: short ones wait for the next poll, so that one system call sends them
-//! and one receives them. Sent alone, a request of 4 KiB costs a system call, a packet and an
+//! Requests that are gathered: short ones wait for the next poll, so that one system call sends
+//! them and one receives them. Sent alone, a request of 4 KiB costs a system call, a packet and an
 //! acknowledgement, which take several times as long as its bytes.
 //!
 //! Requests wait only while an earlier one is not acknowledged, so a request that finds the
 //! connection idle is not delayed, and only while the completion queue is being polled. Whatever
 //! comes first sends them: the next poll, the next frame of the peer, enough requests, the end of
-//! polling (a request for a notification, or the I/O thread, which looks every millisecond). A queue
-//! pair with a completion queue for receives of its own gathers nothing: a poll of that one does not
-//! show that the other is polled, too.
+//! polling (a request for a notification, or the I/O thread, which looks every millisecond). A
+//! queue pair with a completion queue for receives of its own gathers nothing: a poll of that one
+//! does not show that the other is polled, too.
 
 use crate::outgoing::MOST_FRAMES;
 use crate::shared::{QpShared, Queues};
@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering;
 const ENOUGH: usize = 64 << 10;
 
 impl QpShared {
-    /// Counts requests that were just posted, of this many bytes with their headers. Returns whether
-    /// they wait.
+    /// Counts requests that were just posted, of this many bytes with their headers. Returns
+    /// whether they wait.
     pub(crate) fn gathers(&self, queues: &mut Queues, bytes: usize) -> bool {
         queues.gathered = queues.gathered.saturating_add(bytes);
         queues.gathered < ENOUGH

@@ -96,7 +96,8 @@ impl<T> Handover<T> {
         Self { is_wanted: Apart::new(AtomicBool::new(false)), value: Apart::new(Mutex::new(value)) }
     }
 
-    /// Waits for the value, poisoned or not: a device continues after a thread of the user panicked.
+    /// Waits for the value, poisoned or not: a device continues after a thread of the user
+    /// panicked.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -215,8 +215,8 @@ impl QpShared {
     }
 }
 
-/// Makes a connection whose two ends are one socket: connecting a socket to its own address opens it
-/// from both sides at once (RFC 9293, section 3.5).
+/// Makes a connection whose two ends are one socket: connecting a socket to its own address opens
+/// it from both sides at once (RFC 9293, section 3.5).
 fn connect_to_itself(address: SocketAddr, buffers: Buffers) -> io::Result<socket2::Socket> {
     let stream =
         socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
@@ -388,10 +388,10 @@ pub(crate) fn prepare(stream: &socket2::Socket) -> io::Result<()> {
     stream.set_tcp_nodelay(true)
 }
 
-/// Binds a connection to the interface of its device. Otherwise the system sends by the route to the
-/// peer's address, which may lead over another interface. Between addresses of one host, packets go
-/// over the loopback interface; from an address on a loopback or dummy interface, the route leads to
-/// other hosts.
+/// Binds a connection to the interface of its device. Otherwise the system sends by the route to
+/// the peer's address, which may lead over another interface. Between addresses of one host,
+/// packets go over the loopback interface; from an address on a loopback or dummy interface, the
+/// route leads to other hosts.
 fn bind_to_interface(
     stream: &socket2::Socket,
     device: &DeviceShared,

@@ -273,8 +273,8 @@ pub(crate) fn run(qp: &QpShared) -> bool {
 }
 
 impl ReadHalf {
-    /// Waits for a thread that transmits, and returns whether the next frame still acknowledges more
-    /// than was transmitted.
+    /// Waits for a thread that transmits, and returns whether the next frame still acknowledges
+    /// more than was transmitted.
     fn is_ahead(&self, qp: &QpShared) -> bool {
         transmit::wait_for_sender(qp);
         let Some(bytes) = self.buffer[self.start..self.end].first_chunk::<HEADER>() else {

@@ -2,7 +2,7 @@
 
 use crate::shared::DeviceShared;
 use polyrail_nic_parts::interface::{
-    InterfaceAddress, addresses, index_of, interface_of, is_dummy, is_link_local,
+    InterfaceAddress, addresses, index_of, interface_of, is_dummy, is_link_local, name_of,
 };
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,10 +18,10 @@ pub(crate) fn is_of_this_host(ip: IpAddr) -> io::Result<bool> {
 
 /// Returns the interfaces by which a device reaches its peers now, the best first. They have its
 /// address; the port of the address does not matter. The best one has carrier, and is the one where
-/// the device was opened, perhaps with another name now, if that still has the address. Otherwise it
-/// is another one, because hosts can have one address on several links. Loopback and dummy
-/// interfaces, which always have carrier, are left out unless the device was opened there, and so are
-/// other interfaces with the same link-local address, which lead elsewhere.
+/// the device was opened, perhaps with another name now, if that still has the address. Otherwise
+/// it is another one, because hosts can have one address on several links. Loopback and dummy
+/// interfaces, which always have carrier, are left out unless the device was opened there, and so
+/// are other interfaces with the same link-local address, which lead elsewhere.
 ///
 /// # Errors
 ///
@@ -35,10 +35,9 @@ pub(crate) fn places(device: &DeviceShared) -> io::Result<Vec<InterfaceAddress>>
         }
         (own, address) => own.ip() == address.ip(),
     };
-    let is_home = |own: &InterfaceAddress| {
-        own.interface == device.interface
-            || device.index.is_some_and(|index| index_of(&own.interface) == Some(index))
-    };
+    // An interface that was deleted may be made again, with its name and another index.
+    let home = device.index.and_then(name_of).unwrap_or_else(|| device.interface.clone());
+    let is_home = |own: &InterfaceAddress| own.interface == home;
     let only_home = is_link_local(device.address.ip());
     let mut places = Vec::new();
     for own in addresses()?.into_iter().filter(is_own) {
@@ -59,8 +58,8 @@ pub(crate) const fn has_carrier(own: &InterfaceAddress) -> bool {
     own.is_up && own.has_carrier
 }
 
-/// Returns whether packets to other hosts can leave by an interface. By loopback and dummy interfaces,
-/// where hosts have addresses that belong to no link, they cannot.
+/// Returns whether packets to other hosts can leave by an interface. By loopback and dummy
+/// interfaces, where hosts have addresses that belong to no link, they cannot.
 ///
 /// # Errors
 ///
@@ -69,10 +68,10 @@ pub(crate) fn leads_to_others(own: &InterfaceAddress) -> io::Result<bool> {
     Ok(!own.is_loopback && !is_dummy(&own.interface)?)
 }
 
-/// Finds the address of a device: of the interface of this name, or the address itself, perhaps with
-/// its interface (`fe80::1%eth0`). Without that, a link-local address may be one of several interfaces;
-/// another address is the same wherever it is, and its device is that of a link. The label of an
-/// address (`eth0:1`) names its interface.
+/// Finds the address of a device: of the interface of this name, or the address itself, perhaps
+/// with its interface (`fe80::1%eth0`). Without that, a link-local address may be one of several
+/// interfaces; another address is the same wherever it is, and its device is that of a link. The
+/// label of an address (`eth0:1`) names its interface.
 pub(crate) fn find(name: &str) -> io::Result<Vec<InterfaceAddress>> {
     let all = addresses()?;
     let (address, zone) = match name.split_once('%') {

@@ -34,8 +34,8 @@ const GUESTS_AT_ONCE: usize = 16;
 /// Unproven connections of a device.
 const MOST_GUESTS: usize = 64;
 
-/// How long a connection keeps its place although others need it, in nanoseconds. A peer that is far
-/// away takes a round trip from its hello to its proof.
+/// How long a connection keeps its place although others need it, in nanoseconds. A peer that is
+/// far away takes a round trip from its hello to its proof.
 const GRACE: u64 = 200_000_000;
 
 /// How long a listener rests when the system has no file descriptor, and after which time the
@@ -387,8 +387,8 @@ impl Visit {
     }
 }
 
-/// Closes the oldest connection that has sent no hello for this long, or else the oldest that is not
-/// proven after [`GRACE`]. Returns whether there is one.
+/// Closes the oldest connection that has sent no hello for this long, or else the oldest that is
+/// not proven after [`GRACE`]. Returns whether there is one.
 fn evict(visits: &mut Schedule<Visit>, device: &Arc<DeviceShared>, silence: u64) -> bool {
     let now = now();
     let oldest = |has_greeted: bool, grace: u64| {

@@ -2,8 +2,8 @@
 //! `polyrail-ffi` and `polyrail-software-nic`. No RDMA hardware and no package is needed.
 //!
 //! A [`Device`] is a network interface with an address. A [`QueuePair`] is one TCP connection, so a
-//! virtual queue pair of four rails over two interfaces has four connections. Memory is any memory of
-//! the process: registered, with keys that are checked for every request.
+//! virtual queue pair of four rails over two interfaces has four connections. Memory is any memory
+//! of the process: registered, with keys that are checked for every request.
 //!
 //! # Who moves the data
 //!
@@ -11,7 +11,8 @@
 //!   the socket takes them. Short requests that follow one which is not acknowledged wait until the
 //!   next poll if the completion queue is being polled, so that one system call sends several.
 //!   Without a poll, they are sent after 1 to 2 ms.
-//! - A poll that finds no completion receives what has come, and sends what could not be sent before.
+//! - A poll that finds no completion receives what has come, and sends what could not be sent
+//!   before.
 //! - An I/O thread does both while nothing polls: peers can read and write memory of a program that
 //!   does something else. Devices of the same [`ThreadPlace`] share I/O threads: at most half as
 //!   many as the place has processors, rounded up.
@@ -21,10 +22,10 @@
 //!
 //! # Promises beyond RDMA, and short of it
 //!
-//! - A request completes when all its bytes are *in the peer's memory*. With RDMA, a WRITE completes
-//!   when the peer's NIC has it.
-//! - When [`to_error`](QueuePair::to_error) has returned, nothing of the peer is placed any more. When
-//!   a [`MemoryRegion`] has been dropped, no thread accesses its bytes.
+//! - A request completes when all its bytes are *in the peer's memory*. With RDMA, a WRITE
+//!   completes when the peer's NIC has it.
+//! - When [`to_error`](QueuePair::to_error) has returned, nothing of the peer is placed any more.
+//!   When a [`MemoryRegion`] has been dropped, no thread accesses its bytes.
 //! - Two queue pairs prove to each other that they have the other's key, which travels with the
 //!   queue pair's address. Bytes are **not encrypted**, as with RDMA.
 //! - Losses and reordering of packets are TCP's matter, so `retry_cnt` repetitions are not made:
@@ -40,10 +41,10 @@
 //! | the peer ends, or enters ERR | outstanding requests, and those posted later, fail at once (RETRY_EXC_ERR) | verbs: after the retries |
 //! | `retry_cnt` and `timeout` | one time without progress | verbs: repetitions |
 //! | `timeout` 0 | no limit | as verbs |
-//! | no receive is posted | the peer is notified when one is; `rnr_retry` times the timer is the limit | verbs: repetitions |
+//! | no receive is posted | the peer is notified when one is; `rnr_retry` times the timer is the limit (7: none). If the peer's system does not answer meanwhile, the request fails after `timeout` times `retry_cnt + 1`, at least 3 s (RETRY_EXC_ERR) | verbs: repetitions |
 //! | bad lkey of a WRITE or SEND | LOC_PROT_ERR, as in the specification | rxe: LOC_QP_OP_ERR |
 //! | SEND longer than the receive, at the sender | REM_INV_REQ_ERR | rxe: REM_OP_ERR |
-//! | memory deregistered while a request moves it | LOC_PROT_ERR here, REM_ACCESS_ERR at the peer; a READ that the peer has begun to answer from it: RETRY_EXC_ERR | verbs: REM_ACCESS_ERR |
+//! | memory deregistered while a request moves it | LOC_PROT_ERR here, REM_ACCESS_ERR at the peer; a READ that the peer has begun to answer from it, and requests of the queue pair that were sent before and are not acknowledged: RETRY_EXC_ERR with vendor code [`KEY_UNKNOWN`](vendor::KEY_UNKNOWN) | verbs: REM_ACCESS_ERR |
 //! | MTU, packet sequence numbers, service level and all fields of packets | ignored | verbs: must agree |
 //! | SQD, and RESET of a queue pair | not supported | verbs: supported |
 //! | memory windows, LOCAL_INV, SEND_WITH_INV | not supported | verbs: depends on the device |
@@ -157,9 +158,10 @@ mod watch;
 mod wire;
 
 pub use completion_queue::CompletionQueue;
-pub use device::{Device, DeviceOptions, OpenError, PORT};
+pub use device::{Device, DeviceOptions, OpenError, PORT, is_device};
 pub use domain::{MemoryRegion, ProtectionDomain};
 pub use modify::connect_pair;
 pub use place::ThreadPlace;
+pub use polyrail_nic_parts::error::vendor;
 pub use queue_pair::{QpInit, QueuePair, RecvBatch, SendBatch};
 pub use receive_queue::{SharedReceiveQueue, SharedRecvBatch};

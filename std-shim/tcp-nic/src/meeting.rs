@@ -14,10 +14,10 @@
 //! frames before it has the other's proof, so a process that got the port or the address of a peer
 //! gets no data. Nothing is encrypted.
 //!
-//! Of the two, the queue pair connects whose (address, port, number) is less, so that both ends know
-//! their part from their addresses. The address and port are those that the device advertises, which
-//! are the only ones that the other end sees. A queue pair that is its own peer has a TCP connection
-//! to itself.
+//! Of the two, the queue pair connects whose (address, port, number) is less, so that both ends
+//! know their part from their addresses. The address and port are those that the device advertises,
+//! which are the only ones that the other end sees. A queue pair that is its own peer has a TCP
+//! connection to itself.
 
 use hmac::{Hmac, KeyInit, Mac};
 use polyrail_nic_parts::address::{MeetingKey, RemoteQp};
@@ -154,7 +154,8 @@ impl<const N: usize> Message<N> {
 
 /// Sends a first message, which a fresh connection takes whole.
 pub(crate) fn send(stream: &socket2::Socket, bytes: &[u8]) -> Result<(), Ended> {
-    // Without the flag, a connection that was reset raises SIGPIPE in programs that do not ignore it.
+    // Without the flag, a connection that was reset raises SIGPIPE in programs that do not ignore
+    // it.
     match stream.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
         Ok(count) if count == bytes.len() => Ok(()),
         _ => Err(Ended::Broken),

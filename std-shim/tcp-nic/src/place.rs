@@ -5,8 +5,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::Path;
 use std::{fs, thread};
 
-/// Where the I/O thread of a device runs. A thread that runs beside its NIC finds in its caches what
-/// the NIC has written; one that is bound to a processor is never moved, which costs some ten
+/// Where the I/O thread of a device runs. A thread that runs beside its NIC finds in its caches
+/// what the NIC has written; one that is bound to a processor is never moved, which costs some ten
 /// microseconds. Devices share a thread only if it may run on the same processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThreadPlace {
@@ -59,7 +59,8 @@ impl Processors {
     }
 }
 
-/// Returns the processors beside an interface, by its directory in sysfs, that this process may use.
+/// Returns the processors beside an interface, by its directory in sysfs, that this process may
+/// use.
 fn beside(interface: &Path) -> Option<CpuSet> {
     let near = mask(&fs::read_to_string(interface.join("device/local_cpus")).ok()?)?;
     let allowed = sched_getaffinity(None).ok()?;
@@ -70,8 +71,8 @@ fn beside(interface: &Path) -> Option<CpuSet> {
     (set.count() > 0).then_some(set)
 }
 
-/// Reads a mask of processors, as sysfs writes it: words of 32 bits in hexadecimal digits, the highest
-/// first, with commas between them.
+/// Reads a mask of processors, as sysfs writes it: words of 32 bits in hexadecimal digits, the
+/// highest first, with commas between them.
 fn mask(text: &str) -> Option<CpuSet> {
     let mut set = CpuSet::new();
     for (index, word) in text.trim().rsplit(',').enumerate() {

@@ -30,8 +30,8 @@ struct Member {
 static POOL: PerProcess<Mutex<Pool>> = PerProcess::new();
 
 impl IoThread {
-    /// Returns the thread of a new device, which runs on these processors: a new one as long as there
-    /// are fewer than half of them.
+    /// Returns the thread of a new device, which runs on these processors: a new one as long as
+    /// there are fewer than half of them.
     pub(crate) fn for_device(processors: Processors) -> io::Result<Arc<Self>> {
         let mut pool = lock(POOL.get_or_make(Mutex::default));
         pool.threads.retain(|member| member.thread.strong_count() > 0);
@@ -57,7 +57,8 @@ impl IoThread {
         let netlink = match netlink::open().map_err(io::Error::from) {
             Ok(netlink) => Some(netlink),
             Err(error) if is_lack(&error) => return Err(error),
-            // A filter of system calls refuses it: ports stay as they were when devices were opened.
+            // A filter of system calls refuses it: ports stay as they were when devices were
+            // opened.
             Err(_) => None,
         };
         if let Some(netlink) = &netlink {
@@ -65,8 +66,8 @@ impl IoThread {
         }
         let mut work = Work::new(Arc::clone(&inbox), netlink);
         let builder = thread::Builder::new().name("polyrail-tcp".to_owned());
-        // A channel would allocate in the calling thread, and free it never if that is the main thread
-        // of a C program.
+        // A channel would allocate in the calling thread, and free it never if that is the main
+        // thread of a C program.
         let pinned = Arc::new(OnceLock::new());
         let report = Arc::clone(&pinned);
         let thread = builder.spawn(move || {

@@ -275,10 +275,10 @@ impl hardware::ReceiveQueue for QueuePair {
 }
 
 // SAFETY:
-// - `ending` completes requests in posting order, and only after both halves were locked, so that no
-//   thread moves their bytes; a request completes successfully when its peer has acknowledged it,
-//   which counts only if all its bytes were given to the system; responses are placed before their
-//   requests complete, and so are requests before their receives;
+// - `ending` completes requests in posting order, and only after both halves were locked, so that
+//   no thread moves their bytes; a request completes successfully when its peer has acknowledged
+//   it, which counts only if all its bytes were given to the system; responses are placed before
+//   their requests complete, and so are requests before their receives;
 // - the number is drawn from those that no other queue pair of the device has, and the other three
 //   values never change;
 // - a batch is posted by `commit`, which adds no request that it reports as refused;

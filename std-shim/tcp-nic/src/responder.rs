@@ -92,7 +92,8 @@ impl Responder {
         self.unacknowledged > 0
     }
 
-    /// Returns the number of executed requests that no frame has acknowledged, or 1 if it is unknown.
+    /// Returns the number of executed requests that no frame has acknowledged, or 1 if it is
+    /// unknown.
     pub(crate) fn unacknowledged(&self) -> u64 {
         self.unacknowledged
     }

@@ -12,7 +12,8 @@
 //! 5. the queue pair's queues;
 //! 6. a shared receive queue;
 //! 7. a completion queue;
-//! 8. leaves: events, the registry of queue pairs, lists of queue pairs in a completion queue,
+//! 8. the interfaces of a device;
+//! 9. leaves: events, the registry of queue pairs, lists of queue pairs in a completion queue,
 //!    commands to an I/O thread.
 //!
 //! Halves are held during system calls that never wait. A thread that has something to send and
@@ -107,7 +108,9 @@ pub(crate) struct CqShared {
     /// The only one of them; [`NOBODY`](polyrail_nic_parts::completions::NOBODY) if there are none
     /// or several.
     pub(crate) only: AtomicU32,
-    /// When its owner moved data last, in nanoseconds of the process's clock; 0: the owner waits.
+    /// When its owner last polled, or if that moved data, when the poll ended, in nanoseconds of
+    /// the process's clock; 0: the owner waits;
+    /// [`POLLING`](crate::completion_queue::POLLING): it moves data now.
     pub(crate) polled_at: Apart<AtomicU64>,
     /// Its name in the I/O thread.
     pub(crate) io_token: u64,
@@ -156,7 +159,8 @@ pub(crate) struct QpShared {
     pub(crate) read: Apart<Mutex<ReadHalf>>,
     pub(crate) write: Handover<Outgoing>,
     pub(crate) queues: Apart<Mutex<Queues>>,
-    /// The next poll sends an acknowledgement, unless a request that is posted until then brings it.
+    /// The next poll sends an acknowledgement, unless a request that is posted until then brings
+    /// it.
     pub(crate) holds_acknowledgement: AtomicBool,
     /// The next poll sends the requests that were posted last, unless another reason to send comes
     /// before.

@@ -20,8 +20,8 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Sets them, before the socket is connected or listens: the size for receiving decides how large
-    /// a window the connection can have (`tcp(7)`).
+    /// Sets them, before the socket is connected or listens: the size for receiving decides how
+    /// large a window the connection can have (`tcp(7)`).
     pub(crate) fn set(self, socket: &socket2::Socket) -> io::Result<()> {
         if self.send > 0 {
             socket.set_send_buffer_size(self.send as usize)?;
@@ -87,8 +87,8 @@ impl Socket {
         _ = self.0.shutdown(Shutdown::Both);
     }
 
-    /// Resets the connection, and frees what it has in its buffers. A socket that is shut down with a
-    /// full receive buffer keeps it, and the peer, which finds no room, waits.
+    /// Resets the connection, and frees what it has in its buffers. A socket that is shut down with
+    /// a full receive buffer keeps it, and the peer, which finds no room, waits.
     pub(crate) fn reset(&self) {
         // SAFETY: zeros are an address of no family, which is that of AF_UNSPEC.
         let none: libc::sockaddr = unsafe { mem::zeroed() };
@@ -108,16 +108,21 @@ impl Socket {
         }
     }
 
-    /// Lets the system ask the peer's system, while nothing is sent, whether the connection is still
-    /// there: three times in about this many nanoseconds, at least a second apart. A connection
-    /// without an answer ends. `None`: it asks no more.
+    /// Lets the system ask the peer's system, while nothing is sent, whether the connection is
+    /// still there: twice in about this many nanoseconds, at least a second apart. A connection
+    /// without an answer ends, and so does one whose data is not acknowledged for as long: the
+    /// system asks nothing while it waits for that, and sends the data again for a quarter of an
+    /// hour (`tcp(7)`, tcp_retries2). `None`: it asks no more.
     pub(crate) fn set_probes(&self, limit: Option<u64>) {
         if let Some(limit) = limit {
             let third = Duration::from_secs(limit.div_ceil(3 * 1_000_000_000).max(1));
+            // They fail if the connection has ended.
+            _ = self.0.set_tcp_user_timeout(Some(3 * third));
             let times = TcpKeepalive::new().with_time(third).with_interval(third).with_retries(2);
-            // It fails if the connection has ended. It sets SO_KEEPALIVE, too.
+            // It sets SO_KEEPALIVE, too.
             _ = self.0.set_tcp_keepalive(&times);
         } else {
+            _ = self.0.set_tcp_user_timeout(None);
             _ = self.0.set_keepalive(false);
         }
     }
@@ -127,8 +132,8 @@ impl Socket {
         _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// Returns the number of bytes that the peer's system has acknowledged; 0 if the system does not
-    /// report it (Linux before 4.1).
+    /// Returns the number of bytes that the peer's system has acknowledged; 0 if the system does
+    /// not report it (Linux before 4.1).
     pub(crate) fn acknowledged(&self) -> u64 {
         /// Place of `tcpi_bytes_acked` in `struct tcp_info` of `linux/tcp.h`.
         const BYTES_ACKED: usize = 120;
@@ -176,6 +181,7 @@ fn moved(mut call: impl FnMut() -> isize) -> Moved {
 
 #[cfg(test)]
 mod tests {
+    use super::Socket;
     use crate::device::{Device, DeviceOptions};
     use crate::modify::connect_pair;
     use crate::queue_pair::{QpInit, QueuePair};
@@ -192,17 +198,43 @@ mod tests {
         pd.create_qp(&QpInit::new(&cq, QpCap::default())).unwrap()
     }
 
-    /// Waits for the connection, and returns the sizes of its buffers.
-    fn sizes(qp: &Arc<QpShared>) -> (usize, usize) {
+    /// Waits for the connection.
+    fn socket(qp: &Arc<QpShared>) -> &Socket {
         let begin = Instant::now();
         loop {
             if let Some(socket) = qp.socket.get() {
-                let (send, recv) = (socket.0.send_buffer_size(), socket.0.recv_buffer_size());
-                return (send.unwrap(), recv.unwrap());
+                return socket;
             }
             assert!(begin.elapsed() < Duration::from_secs(120));
             std::thread::yield_now();
         }
+    }
+
+    /// Returns the sizes of its buffers.
+    fn sizes(qp: &Arc<QpShared>) -> (usize, usize) {
+        let Socket(socket) = socket(qp);
+        (socket.send_buffer_size().unwrap(), socket.recv_buffer_size().unwrap())
+    }
+
+    #[test]
+    fn a_connection_is_probed_within_its_limit_and_data_has_that_limit_too() {
+        let [near, far] =
+            ["127.8.4.3", "127.8.4.4"].map(|at| queue_pair(at, &DeviceOptions::default()));
+        connect_pair(&near, &far, &ConnectOptions::default()).unwrap();
+        let connection = socket(&near.shared);
+        let Socket(socket) = connection;
+        let second = Duration::from_secs(1);
+        for (limit, third) in [(1, second), (8_600_000_000, 3 * second)] {
+            connection.set_probes(Some(limit));
+            assert!(socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), third);
+            assert_eq!(socket.tcp_keepalive_interval().unwrap(), third);
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), 2);
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(3 * third));
+        }
+        connection.set_probes(None);
+        assert!(!socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_user_timeout().unwrap(), None);
     }
 
     #[test]

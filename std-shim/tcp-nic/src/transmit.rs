@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering;
 /// bounded time.
 const TURN: usize = 8 << 20;
 
-/// Bytes of frames that wait, when no more are made. More than a socket buffer usually takes would only make
-/// later acknowledgements wait.
+/// Bytes of frames that wait, when no more are made. More than a socket buffer usually takes would
+/// only make later acknowledgements wait.
 const BATCH: usize = 1 << 20;
 
 /// Sends what has to be sent, unless another thread does so, which then looks again. Must be called

@@ -2,9 +2,9 @@
 //!
 //! A request fails when nothing was confirmed for the limit of its connection. Whatever shows that
 //! the peer goes on counts: acknowledgements, responses, and bytes that the peer's system has
-//! acknowledged, because a long request over a slow link takes longer than the limit. While the peer
-//! has no receive posted, the limit of retries counts instead. Nothing is sent meanwhile, so the
-//! system asks the peer's system whether it is still there.
+//! acknowledged, because a long request over a slow link takes longer than the limit. While the
+//! peer has no receive posted, the limit of retries counts instead. No request is sent meanwhile,
+//! so the system asks the peer's system whether it is still there.
 
 use crate::ending;
 use crate::shared::QpShared;

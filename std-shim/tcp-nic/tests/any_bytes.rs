@@ -1,5 +1,5 @@
-//! Peers and strangers that are made of any bytes, as in the fuzz targets: of the seeds of these, and
-//! of random bytes. `MODEL_SEEDS=N` runs N random strings of each kind (200).
+//! Peers and strangers that are made of any bytes, as in the fuzz targets: of the seeds of these,
+//! and of random bytes. `MODEL_SEEDS=N` runs N random strings of each kind (200).
 
 mod support;
 

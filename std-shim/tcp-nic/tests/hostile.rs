@@ -256,8 +256,8 @@ fn a_refused_peer_that_goes_on_is_cut() {
     assert!(side.buffer.is_all(UNTOUCHED));
 }
 
-/// Sends the same again and again, until the other end takes no more. Returns how many bytes it took,
-/// and why it takes no more.
+/// Sends the same again and again, until the other end takes no more. Returns how many bytes it
+/// took, and why it takes no more.
 fn send_until_cut(raw: &mut Raw, bytes: &[u8]) -> (usize, io::Error) {
     const MOST: usize = 1 << 30;
     // What is not read for so long is not read any more; what is cut later would only be sent for
@@ -451,8 +451,8 @@ fn memory_that_is_not_mapped_fails_its_request_and_ends_the_connection() {
     // SAFETY: a new mapping.
     let start = unsafe { libc::mmap(none, BYTES, protection, flags, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
-    // SAFETY: the bytes are not allocated until the region is dropped, as the function requires, and
-    // only the system accesses them.
+    // SAFETY: the bytes are not allocated until the region is dropped, as the function requires,
+    // and only the system accesses them.
     let region = unsafe { side.pd.register(start.cast(), BYTES, support::ALL_ACCESS) }.unwrap();
     // SAFETY: the mapping of above.
     assert_eq!(unsafe { libc::munmap(start, BYTES) }, 0);

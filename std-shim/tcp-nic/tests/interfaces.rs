@@ -7,7 +7,7 @@ mod support;
 use namespace::Namespace;
 use polyrail_core::verbs::{Opcode, SendRequest, WcStatus};
 use polyrail_nic_parts::event::AsyncEvent;
-use polyrail_nic_parts::interface::is_dummy;
+use polyrail_nic_parts::interface::{InterfaceAddress, addresses, is_dummy};
 use polyrail_nic_parts::options::ConnectOptions;
 use polyrail_nic_parts::state::QpState;
 use polyrail_tcp_nic::{Device, DeviceOptions, OpenError, PORT, connect_pair};
@@ -236,7 +236,8 @@ fn an_address_of_several_interfaces_is_used_while_one_of_them_has_carrier() {
     event(&device, false);
 }
 
-/// A router's address is on its loopback interface, too, which always has carrier and leads nowhere.
+/// A router's address is on its loopback interface, too, which always has carrier and leads
+/// nowhere.
 #[test]
 fn a_device_is_down_without_its_link_although_a_loopback_interface_has_its_address() {
     let Some(mut namespace) = Namespace::enter() else { return };
@@ -277,6 +278,10 @@ fn a_device_of_a_link_local_ipv4_address_stays_on_its_link() {
     namespace.run("ip link set eth1 down");
     event(&second, false);
     assert!(!first.is_up() && first.next_event().is_none());
+    // The link may have another name.
+    namespace.run("ip link set eth1 name wan0 && ip link set wan0 up");
+    event(&second, true);
+    assert!(!first.is_up() && first.next_event().is_none());
 }
 
 #[test]
@@ -287,8 +292,11 @@ fn a_device_is_up_if_another_interface_has_its_address_and_carrier_from_the_begi
         namespace.run(&format!("ip addr add 10.99.0.1/32 dev {interface}"));
     }
     namespace.run("ip link set eth0 down");
-    let device = open_up("eth0");
-    assert_eq!(device.interface(), "eth0");
+    let runs = |own: &InterfaceAddress| own.interface == "eth1" && own.has_carrier;
+    wait("carrier of eth1", || addresses().unwrap().iter().any(runs));
+    // At once: later, other changes make it look again.
+    let device = open("eth0").unwrap();
+    assert!(device.is_up() && device.interface() == "eth0");
 }
 
 #[test]

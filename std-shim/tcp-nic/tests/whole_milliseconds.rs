@@ -6,8 +6,8 @@ mod support;
 use polyrail_core::verbs::WcStatus;
 use support::{exchange, pair, thread, wait};
 
-/// Lets `epoll_pwait2` fail as on Linux before 5.11, in this thread and those that it starts. Returns
-/// false if the system has no filters.
+/// Lets `epoll_pwait2` fail as on Linux before 5.11, in this thread and those that it starts.
+/// Returns false if the system has no filters.
 fn forbid_epoll_pwait2() -> bool {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let is_it = libc::sock_filter {

@@ -155,7 +155,7 @@ impl Fixture for Rails {
         let end = if end == End::Near { "A" } else { "B" };
         let names = (0..self.rails()).map(|rail| format!("rxe{end}{rail}").parse());
         let names = names.collect::<Result<Vec<_>, _>>().expect("names of devices");
-        let options = OpenOptions { gid_index: Some(GID_INDEX) };
+        let options = OpenOptions { gid_index: Some(GID_INDEX), ..OpenOptions::default() };
         open_devices(&names, &options).expect("devices that work")
     }
 

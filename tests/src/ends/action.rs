@@ -61,6 +61,10 @@ pub enum Action {
     Serve { end: usize, rail: usize, in_service: bool },
     /// An owner reserves a rail, or ends that.
     Reserve { end: usize, rail: usize, reserved: bool },
+    /// An application takes a request back, or tries to.
+    Cancel { end: usize, number: usize },
+    /// The time for acknowledgements of what was taken back is over.
+    FenceCancelled(usize),
 }
 
 /// How an owner polls.
@@ -128,6 +132,18 @@ impl World {
                 if self.wants_receive(end, data) {
                     actions.push(Action::Receive { end, data });
                 }
+            }
+            let requests = self.directions[end].requests.len();
+            if self.left.cancels > 0 && requests > 0 {
+                if self.shape.is_brief {
+                    let cancel = |number| Action::Cancel { end, number };
+                    actions.extend((0..requests).map(cancel));
+                } else {
+                    actions.push(Action::Cancel { end, number: 0 });
+                }
+            }
+            if this.wants_fence {
+                actions.push(Action::FenceCancelled(end));
             }
         }
     }
@@ -247,6 +263,8 @@ impl World {
                 8
             }
             Action::Lose { .. } | Action::Serve { .. } => 2,
+            Action::Cancel { end, .. } if self.directions[*end].is_busy() => 6,
+            Action::FenceCancelled(_) => 4,
             // What a driver has not accepted when its queue pair fails was never posted.
             Action::Fail(name, _) if self.is_owed(*name) => 60,
             // A SEND that rail 0 loses while it is out of service has no other rail.
@@ -325,6 +343,12 @@ impl World {
                 Action::Post { end, run: pick(choices, &[0, 1, 2, 3, 4, 8, 8]) }
             }
             Action::Poll { host, .. } => self.vary_poll(host, choices),
+            Action::Cancel { end, .. } => {
+                // One of the newest, most of which are under way.
+                let requests = self.directions[end].requests.len();
+                let back = choices.below(requests.min(8) as u32) as usize;
+                Action::Cancel { end, number: requests - 1 - back }
+            }
             Action::Lose { end, rail, .. } => Action::Lose { end, rail, purges: choices.coin() },
             Action::Refuse { name, .. } => {
                 let (taken, times) = (pick(choices, &[0, 1, 1, 2, 3]), pick(choices, &[0, 1, 3]));

@@ -33,11 +33,21 @@ pub(super) struct Request {
     pub(super) ran: u32,
     /// Fragments of a READ, or the old value, that came back.
     pub(super) landed: u32,
+    /// Its notify was posted, perhaps to a queue pair that failed.
+    pub(super) notify_is_posted: bool,
     /// Its notify was executed.
     pub(super) notified: bool,
     /// The receiver was notified of it, or of something behind it.
     pub(super) told: bool,
     pub(super) report: Option<WcStatus>,
+    /// Its application takes it back.
+    pub(super) is_wanted_back: bool,
+    /// Numbers that its fragments were posted with.
+    pub(super) numbers: BTreeSet<u32>,
+    /// The number with the mark of the last one, if that was posted.
+    pub(super) last_number: Option<u32>,
+    /// That number was executed without its data.
+    pub(super) lost_its_end: bool,
 }
 
 impl Request {
@@ -57,6 +67,16 @@ impl Request {
         let all = if self.job.is_fragmented() { self.all_fragments() } else { 1 };
         let comes_back = matches!(self.job.kind, Kind::Read | Kind::FetchAdd);
         self.ran == all && (!comes_back || self.landed == all)
+    }
+
+    /// Whether its last fragment was executed, and counts.
+    pub(super) fn has_ended(&self) -> bool {
+        !self.lost_its_end && self.ran >> (self.cuts.len() - 1) & 1 == 1
+    }
+
+    /// Whether its memory may be used for something else.
+    pub(super) fn is_free(&self) -> bool {
+        self.is_settled() || self.report == Some(WcStatus::CANCELLED)
     }
 
     /// Whether its owners think it done, so that it changes nothing any more.
@@ -130,7 +150,7 @@ impl Direction {
     /// Places for a run of requests, one for each that writes: first the places that no caller
     /// waits for, then new ones.
     pub(super) fn free_places(&self, jobs: &[Job]) -> Vec<usize> {
-        let settled = |place: &usize| self.requests[self.owners[*place]].is_settled();
+        let settled = |place: &usize| self.requests[self.owners[*place]].is_free();
         let known = self.owners.len();
         let mut free = (0..known).filter(settled).chain(known..);
         let mut next = |job: &Job| if job.writes() { free.next().unwrap_or(known) } else { 0 };
@@ -154,9 +174,14 @@ impl Direction {
             place,
             ran: u32::from(is_notify),
             landed: 0,
+            notify_is_posted: false,
             notified: false,
             told: false,
             report: None,
+            is_wanted_back: false,
+            numbers: BTreeSet::new(),
+            last_number: None,
+            lost_its_end: false,
         });
     }
 
@@ -171,6 +196,9 @@ impl Direction {
     pub(super) fn missing_before(&self, number: usize, pass_through: bool) -> Option<usize> {
         (0..number).find(|at| {
             let request = &self.requests[*at];
+            if request.is_wanted_back {
+                return false;
+            }
             // Requests of rail 0 follow each other before they come back.
             if request.job.is_fragmented() {
                 !request.has_run()
@@ -198,15 +226,29 @@ impl Direction {
         (number as u8 + 1).wrapping_mul(31).wrapping_add((offset ^ offset >> 7) as u8)
     }
 
-    /// The n-th accepted request of a kind.
+    /// The n-th accepted request of a kind, of those that consume a receive of the peer.
     pub(super) fn nth(&self, kind: Kind, nth: usize) -> Option<usize> {
-        let all = self.requests.iter().enumerate();
-        all.filter(|(_, request)| request.job.kind == kind).map(|(at, _)| at).nth(nth)
+        self.of_kind(kind).nth(nth)
     }
 
-    /// Accepted requests of a kind.
+    /// Accepted requests of a kind, of those that consume a receive of the peer.
     pub(super) fn count(&self, kind: Kind) -> usize {
-        self.requests.iter().filter(|request| request.job.kind == kind).count()
+        self.of_kind(kind).count()
+    }
+
+    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = usize> {
+        let consumes = move |request: &Request| {
+            // With DQPLB, the mark of the last number is what notifies.
+            let is_delivered = self.scheme == Scheme::Dqplb && request.has_ended();
+            request.job.kind == kind && (!request.is_wanted_back || is_delivered)
+        };
+        let all = self.requests.iter().enumerate();
+        all.filter(move |(_, request)| consumes(request)).map(|(at, _)| at)
+    }
+
+    /// Whether requests are under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.requests.iter().any(|request| request.report.is_none())
     }
 
     /// Checks that what is settled is still in place, if anything could have changed that.

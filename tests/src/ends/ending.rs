@@ -42,7 +42,16 @@ impl World {
             let broken = this.qp.take_protocol_error();
             assert!(broken.is_none(), "end {end}: {broken:?}");
             while let Some(event) = this.qp.take_rail_event() {
-                this.hear(self.shape.rail_at(event.rail), event);
+                let rail = self.shape.rail_at(event.rail);
+                match event.kind {
+                    RailEventKind::Failed { why, .. } => {
+                        this.on_purpose[rail] = why.is_on_purpose();
+                        self.summary.on_purpose += u64::from(why.is_on_purpose());
+                    }
+                    RailEventKind::Returned => this.on_purpose[rail] = false,
+                    RailEventKind::Fenced { .. } => {}
+                }
+                this.hear(rail, event);
             }
             if !self.ends[end].failed && self.is_in_error(end) {
                 self.ends[end].failed = true;
@@ -55,11 +64,18 @@ impl World {
         self.directions.iter_mut().for_each(super::Direction::check_memory);
     }
 
-    fn check_posted(&mut self) {
+    /// What was posted since the last call may be.
+    pub(super) fn check_posted(&mut self) {
         for qp in &mut self.nics.borrow_mut().qps {
             let Name { end, rail, .. } = qp.name;
             let posted = &qp.sent[qp.seen..];
-            posted.iter().for_each(|request| self.directions[end].number_posted(request));
+            for request in posted {
+                self.directions[end].number_posted(request);
+                self.directions[end].data_posted(request, &qp.was_rest);
+                if rail == self.shape.rails {
+                    self.directions[end].notify_posted(request);
+                }
+            }
             let is_fragment =
                 |request: &&SendRequest| !matches!(request.opcode, Opcode::Send | Opcode::FetchAdd);
             let fragments = posted.iter().filter(is_fragment).count();
@@ -85,7 +101,10 @@ impl World {
             let homes = (0..self.shape.rails).map(|rail| self.home_in_service(end, rail));
             self.homes[end] = homes.collect();
         }
-        self.nics.borrow_mut().qps.iter_mut().for_each(|qp| qp.was_owed = qp.is_owed);
+        for qp in &mut self.nics.borrow_mut().qps {
+            qp.was_owed = qp.is_owed;
+            qp.was_rest.clone_from(&qp.rest);
+        }
     }
 
     /// The generation of a data rail that keeps the standby rails of its end closed.
@@ -138,15 +157,30 @@ impl World {
         let atomics = self.directions[end].count(Kind::FetchAdd) > 0;
         let is_fair = match failure {
             Failure::Rail(_) => {
-                atomics || self.hard_failures[connection(end)] > 2 * self.shape.rails
+                atomics && self.is_hurt
+                    || self.hard_failures[connection(end)] > 2 * self.shape.rails
             }
-            Failure::TooFewRails { .. } => self.usable[end] < usize::from(self.shape.min_rails),
+            Failure::TooFewRails { .. } => {
+                let usable = self.usable[end].saturating_sub(self.replaced_in_vain(end));
+                usable < usize::from(self.shape.min_rails)
+            }
             Failure::Peer => self.ends[peer(end)].failed,
             Failure::CompletionsLost { .. } => self.nics.borrow().lost_completions[connection(end)],
             Failure::Owner => self.surrendered[end],
             Failure::Control(_) => false,
         };
         assert!(is_fair, "end {end} failed, and for no good reason: {failure}");
+    }
+
+    /// Returns how many rails were out on purpose before this step, and are no more, because a
+    /// replacement failed.
+    fn replaced_in_vain(&self, end: usize) -> usize {
+        let this = &self.ends[end];
+        let is_in_vain = |rail: &usize| {
+            let was = this.was_on_purpose[*rail] && !this.on_purpose[*rail];
+            was && !this.is_in_service(&self.shape, *rail)
+        };
+        (0..self.shape.rails).filter(is_in_vain).count()
     }
 
     /// Takes note of how many data rails there are for requests before a step that takes one of
@@ -161,6 +195,8 @@ impl World {
                 _ => false,
             };
             self.usable[end] = usable - usize::from(taken && usable > 0);
+            let this = &mut self.ends[end];
+            this.was_on_purpose.clone_from(&this.on_purpose);
         }
     }
 
@@ -171,9 +207,16 @@ impl World {
             let in_good_mood = qp.mood.is_none() && qp.recv_mood.is_none();
             !qp.in_error && in_good_mood && this.is_in_service(&self.shape, rail)
         };
+        let both = [end, peer(end)].map(|end| &self.ends[end]);
+        // Nothing is wrong with a rail that is out on purpose, or about to be: the peer's queue pair
+        // has stopped, which may fail this one. Once the peer's is replaced, this one is new, too.
+        let is_new = self.state(peer(end), rail) == RailState::Joining;
+        let has_failed = nics.qps[both[0].installed[rail]].in_error;
+        let is_next = both[1].on_purpose[rail] && both[0].is_in_service(&self.shape, rail);
+        let is_out = both[0].on_purpose[rail] || is_next && !(is_new && has_failed);
         rail < self.shape.rails
-            && self.ends[end].wanted[rail]
-            && [end, peer(end)].iter().all(|end| works(&self.ends[*end]))
+            && both[0].wanted[rail]
+            && (is_out || both.iter().all(|this| works(this)))
     }
 
     /// Lifts all trouble, lets everything happen that must, and checks that nothing waits.
@@ -351,11 +394,11 @@ impl World {
         }
         let direction = &self.directions[end];
         for (number, request) in direction.requests.iter().enumerate() {
-            let done = request.report.is_some() || !request.job.signaled;
-            assert!(
-                done && direction.is_complete(number),
-                "end {end} waits: {number}, {request:?}"
-            );
+            let is_reported = request.report.is_some();
+            let done = is_reported || !request.job.signaled && !request.is_wanted_back;
+            let is_there = direction.is_complete(number) || request.is_wanted_back;
+            assert!(done && is_there, "end {end} waits: {number}, {request:?}");
+            assert!(direction.is_counted(number), "end {end} keeps numbers of {number}");
         }
         assert_eq!(self.ends[end].qp.unreported_sends(), 0, "of end {end}");
     }
@@ -389,7 +432,7 @@ impl World {
     fn check_flushed(&self, end: usize) {
         let is_silent = |number: &usize| {
             let request = &self.directions[end].requests[*number];
-            request.job.signaled && request.report.is_none()
+            (request.job.signaled || request.is_wanted_back) && request.report.is_none()
         };
         let silent = (0..self.directions[end].requests.len()).find(is_silent);
         assert_eq!(silent, None, "end {end} failed, and never reports this request");

@@ -332,7 +332,7 @@ unsafe impl Devices for Fabric {
         qp.check_keys(batch, far_device);
         qp.slots += accepted;
         qp.sent.extend(&batch[..accepted as usize]);
-        qp.is_owed = accepted < count && (qp.is_owed || accepted > 0);
+        qp.took(accepted as usize, batch);
         self.posted(at, accepted, accepted < count);
         answer
     }

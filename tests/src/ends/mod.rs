@@ -9,12 +9,12 @@
 //! queues; a device may meet several of the peer's.
 //!
 //! The oracle knows memory, and checks after every step: what was reported or notified does not
-//! change any more; requests, notifications and SENDs are reported once and in order, failed or
-//! not; no fragment is a duplicate; nothing is posted to a standby rail while a home rail is in
-//! service; events of rails agree with their states. When an owner may sleep, another poll does
-//! nothing. In the end, with all trouble over, nothing waits if what it
-//! needs is left, whatever rails are out of service, and either both ends of a connection are in
-//! the error state or none.
+//! change any more; what was taken back is posted no more, and its report says what may have been
+//! written; requests, notifications and SENDs are reported once and in order, failed or not; no
+//! fragment is a duplicate; nothing is posted to a standby rail while a home rail is in service;
+//! events of rails agree with their states. When an owner may sleep, another poll does nothing. In
+//! the end, with all trouble over, nothing waits if what it needs is left, whatever rails are out
+//! of service, and either both ends of a connection are in the error state or none.
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, of `physical` queue pairs, `nic` is
 //! the engine's side of them; `action` is what can happen, `steps`, `traffic` and `owner` let it
@@ -47,7 +47,7 @@ use owner::{Attempt, Pending};
 use physical::key;
 use polyrail_core::verbs::{DeviceId, DeviceKeys};
 use polyrail_core::virtual_cq::{TargetSet, VirtualCq};
-use polyrail_core::virtual_qp::{PeerWindow, RailState, VirtualQp};
+use polyrail_core::virtual_qp::{CANCEL_VERSION, PeerWindow, RailState, VirtualQp};
 use shape::{connection, peer, side};
 use std::cell::RefCell;
 use std::fmt;
@@ -87,6 +87,14 @@ pub struct Summary {
     pub sleeps: u64,
     /// Requests that were posted to standby rails.
     pub stood_in: u64,
+    /// Requests that were taken back, delivered or not.
+    pub cancelled: u64,
+    /// Of those, reported as cancelled.
+    pub not_delivered: u64,
+    /// Rails that were fenced on purpose, at either end.
+    pub on_purpose: u64,
+    /// Numbers of requests that were taken back, posted without their data.
+    pub gaps: u64,
 }
 
 impl AddAssign for Summary {
@@ -103,6 +111,10 @@ impl AddAssign for Summary {
         self.out_of_service += other.out_of_service;
         self.sleeps += other.sleeps;
         self.stood_in += other.stood_in;
+        self.cancelled += other.cancelled;
+        self.not_delivered += other.not_delivered;
+        self.on_purpose += other.on_purpose;
+        self.gaps += other.gaps;
     }
 }
 
@@ -111,12 +123,15 @@ impl fmt::Display for Summary {
         let Self { steps, requests, receives, reports, failures, .. } = self;
         let Self { replaced, stragglers, given_up, shared, .. } = self;
         let Self { out_of_service, sleeps, stood_in, .. } = self;
+        let Self { cancelled, not_delivered, on_purpose, gaps, .. } = self;
         write!(
             f,
             "{steps} steps; {requests} requests ({shared} with others) and {receives} receives posted, \
              {reports} reported; {failures} rails failed, {replaced} replaced, {out_of_service} taken out of \
              service; {stragglers} stragglers executed; {given_up} connections given up; owners might sleep \
-             {sleeps} times; {stood_in} requests went over standby rails"
+             {sleeps} times; {stood_in} requests went over standby rails; {cancelled} requests taken back, \
+             {not_delivered} of them not delivered; {on_purpose} rails fenced on purpose; {gaps} numbers \
+             without data"
         )
     }
 }
@@ -142,6 +157,12 @@ struct End {
     /// The next queue pair in each place.
     pending: Vec<Option<Pending>>,
     may_tell: bool,
+    /// Something was taken back, and its rails were not fenced since.
+    wants_fence: bool,
+    /// By rail: the engine reported that it is out on purpose.
+    on_purpose: Vec<bool>,
+    /// The same before this step.
+    was_on_purpose: Vec<bool>,
     /// It is in the error state, as far as the oracle has seen.
     failed: bool,
 }
@@ -173,6 +194,8 @@ pub struct World {
     homes: Vec<Vec<Option<u16>>>,
     /// Failures of each connection; a request bears a limited number of them.
     hard_failures: Vec<usize>,
+    /// Something happened that is no fault of the engines, other than requests taken back.
+    is_hurt: bool,
     summary: Summary,
     /// What happens is printed.
     is_loud: bool,
@@ -236,11 +259,14 @@ impl World {
             ends,
             cqs,
             may_report: [false; 2],
+            is_hurt: false,
             summary: Summary::default(),
             is_loud: false,
         };
         if world.shape.is_brief {
             world.post_all();
+            world.note_homes();
+            world.check_posted();
         }
         world
     }
@@ -312,17 +338,21 @@ impl End {
             lost: vec![false; shape.queue_pairs()],
             pending: (0..shape.queue_pairs()).map(|_| None).collect(),
             may_tell: false,
+            wants_fence: false,
+            on_purpose: vec![false; shape.queue_pairs()],
+            was_on_purpose: vec![false; shape.queue_pairs()],
             failed: false,
         }
     }
 
-    /// Tells the engine how far it may run ahead of its peer. Returns the numbers that may be on
+    /// Gives the engine what is on the card of its peer. Returns the numbers that may be on
     /// their way.
     fn expect_peer(&mut self, shape: &Shape, peer: PeerWindow) -> u32 {
         let unseen = peer.receives_per_rail * shape.rails as u32;
         let span = shape.span.min(peer.window - unseen);
         let peer = PeerWindow { window: unseen + span, ..peer };
         self.qp.set_peer_window(peer).expect("a window with room");
+        self.qp.set_peer_cancel_version(CANCEL_VERSION);
         span
     }
 

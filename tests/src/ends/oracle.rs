@@ -9,7 +9,22 @@ use super::shape::{Job, Kind};
 use polyrail_core::internals::SequenceImm;
 use polyrail_core::verbs::{Opcode, SendFlags, SendRequest, WcOpcode, WcStatus};
 use polyrail_core::virtual_cq::VirtualWc;
-use polyrail_core::virtual_qp::Scheme;
+use polyrail_core::virtual_qp::{CancelError, Scheme};
+
+/// Whether a request is a number of DQPLB without its data.
+pub(super) fn is_gap(request: &SendRequest) -> bool {
+    let is_numbered = request.opcode == Opcode::RdmaWriteWithImm;
+    is_numbered && request.sge.length() == 0 && request.sge.addr() < SOURCE
+}
+
+/// Whether a request is in the rest of a batch whose front, as far as a driver took it, ends with
+/// the first request of `rest`, and is of the same caller's request as that. Of a batch of several
+/// such requests, only the one that the driver took in part is posted to its end.
+fn follows(request: &SendRequest, rest: &[SendRequest]) -> bool {
+    let Some((last, rest)) = rest.split_first() else { return false };
+    let of = |request: &SendRequest| request.sge.addr() / STRIDE;
+    of(last) == of(request) && rest.iter().any(|left| left.sge.addr() == request.sge.addr())
+}
 
 /// The number of what this address belongs to, and the offset in it.
 fn find(base: u64, addr: u64) -> (usize, usize) {
@@ -24,9 +39,13 @@ impl Direction {
         let request = &executed.request;
         let is_empty = request.sge.length() == 0;
         match request.opcode {
-            Opcode::RdmaWriteWithImm if is_empty && self.scheme == Scheme::Spray => {
+            Opcode::RdmaWriteWithImm if self.scheme == Scheme::Spray => {
+                if !is_empty {
+                    self.write_ran(request, may_be_late);
+                }
                 self.notify_ran(request);
             }
+            Opcode::RdmaWriteWithImm if is_gap(request) => self.gap_ran(request),
             // A mark at the end of a batch that was taken in part.
             Opcode::RdmaWrite if is_empty => {}
             Opcode::RdmaWrite | Opcode::RdmaWriteWithImm => self.write_ran(request, may_be_late),
@@ -41,6 +60,8 @@ impl Direction {
         let number = request.imm.number() as usize;
         let kind = self.requests[number].job.kind;
         assert_eq!((self.scheme, kind), (Scheme::Spray, Kind::WriteImm), "notify of {number}");
+        let is_wanted_back = self.requests[number].is_wanted_back;
+        assert!(!is_wanted_back, "notify of {number}, which was taken back");
         assert!(self.requests[number].has_run(), "notify of {number} before its data");
         self.check_wakes(number, request);
         let missing = self.missing_before(number, self.is_ordered());
@@ -63,6 +84,7 @@ impl Direction {
         match status {
             None => {}
             Some(WcStatus::SUCCESS) => panic!("late write: {number} ({kind:?}) was reported"),
+            Some(WcStatus::CANCELLED) => panic!("late write: {number} ({kind:?}) was taken back"),
             Some(_) => {
                 assert!(
                     may_be_late,
@@ -93,7 +115,7 @@ impl Direction {
         if solicited && self.scheme == Scheme::Dqplb {
             let is_quiet = |at: &usize| {
                 let Job { kind, solicited, .. } = self.requests[*at].job;
-                kind == Kind::WriteImm && !solicited && !self.is_complete(*at)
+                kind == Kind::WriteImm && !solicited && !self.is_counted(*at)
             };
             let missing = (0..number).find(is_quiet);
             assert_eq!(missing, None, "{number} wakes its receiver before all is there");
@@ -102,6 +124,107 @@ impl Direction {
 
     fn is_numbered(&self, request: &SendRequest) -> bool {
         self.scheme == Scheme::Dqplb && request.opcode == Opcode::RdmaWriteWithImm
+    }
+
+    /// Whether all numbers of a request that will ever be were executed.
+    pub(super) fn is_counted(&self, number: usize) -> bool {
+        let request = &self.requests[number];
+        if !request.is_wanted_back {
+            return self.is_complete(number);
+        }
+        request.numbers.iter().all(|number| self.has_number_run(*number))
+    }
+
+    fn has_number_run(&self, number: u32) -> bool {
+        number < self.oldest_number || self.numbers.contains(&number)
+    }
+
+    /// A number was executed without its data: its request was taken back, and the receiver is not
+    /// notified of it.
+    fn gap_ran(&mut self, request: &SendRequest) {
+        let imm = SequenceImm::decode(request.imm).expect("a number");
+        assert!(!imm.last, "a number without data notifies the receiver");
+        let number = imm.number.get();
+        let owner = self.requests.iter().position(|request| request.numbers.contains(&number));
+        // A driver may not have taken the number with its data.
+        if let Some(owner) = owner {
+            let it = &mut self.requests[owner];
+            assert!(it.is_wanted_back, "a gap of {owner}: {it:?}");
+            let wakes = request.flags.contains(SendFlags::SOLICITED);
+            assert_eq!(wakes, it.job.solicited, "a gap of {owner} wakes its receiver");
+            // It may have been executed with its data, if the receiver's completions were lost.
+            it.lost_its_end |= it.last_number == Some(number);
+        }
+        self.number_ran(number);
+    }
+
+    /// An application takes a request back.
+    pub(super) fn take_back(&mut self, number: usize) {
+        let this = &mut self.requests[number];
+        assert!(this.job.is_fragmented() && this.report.is_none(), "{this:?} is taken back");
+        assert!(!this.is_wanted_back && !this.notified, "{this:?} is taken back");
+        this.is_wanted_back = true;
+    }
+
+    /// An engine does not take a request back. `is_notify_owed`: its notify is in the rest of a
+    /// batch of which a driver took the front.
+    pub(super) fn check_kept(&self, number: usize, error: CancelError, is_notify_owed: bool) {
+        let this = &self.requests[number];
+        let is_fair = match error {
+            // Its report may wait for the budget of a poll.
+            CancelError::Unknown { wr_id } => {
+                let is_over = this.report.is_some() || this.has_run() || !this.job.signaled;
+                wr_id == number as u64 && is_over
+            }
+            CancelError::Opcode(_) => !this.job.is_fragmented(),
+            CancelError::AlreadyCancelled => this.is_wanted_back,
+            CancelError::TooLate => match (self.scheme, this.job.kind) {
+                // Its data may be in its notify, and not be executed yet.
+                (Scheme::Spray, Kind::WriteImm) => this.notify_is_posted || is_notify_owed,
+                // The others may be missing still.
+                (Scheme::Dqplb, Kind::WriteImm) => this.has_ended(),
+                _ => this.has_run(),
+            },
+            CancelError::InErrorState => true,
+            CancelError::NotRerouting
+            | CancelError::Peer { .. }
+            | CancelError::NotUnique { .. } => false,
+        };
+        assert!(is_fair, "{this:?} is not taken back: {error}");
+    }
+
+    /// The request that a notify of SPRAY is of.
+    pub(super) fn notify_of(&self, request: &SendRequest) -> Option<usize> {
+        let is_notify = self.scheme == Scheme::Spray && request.opcode == Opcode::RdmaWriteWithImm;
+        is_notify.then(|| request.imm.number() as usize)
+    }
+
+    /// Something was posted to the notify queue pair.
+    pub(super) fn notify_posted(&mut self, request: &SendRequest) {
+        if let Some(number) = self.notify_of(request) {
+            self.requests[number].notify_is_posted = true;
+        }
+    }
+
+    /// Data, or a number, was posted. `rest`: the last request that the driver had taken of a batch
+    /// that it took in part, and those that were left.
+    pub(super) fn data_posted(&mut self, request: &SendRequest, rest: &[SendRequest]) {
+        let is_data = matches!(
+            request.opcode,
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead
+        );
+        if !is_data || request.sge.addr() < SOURCE {
+            return;
+        }
+        let (number, _) = find(SOURCE, request.sge.addr());
+        let imm = SequenceImm::decode(request.imm).filter(|_| self.is_numbered(request));
+        let this = &mut self.requests[number];
+        this.numbers.extend(imm.map(|imm| imm.number.get()));
+        this.last_number =
+            imm.filter(|imm| imm.last).map(|imm| imm.number.get()).or(this.last_number);
+        let is_delivered = imm.is_some() && this.has_ended();
+        let is_over = this.is_wanted_back && !is_delivered && !follows(request, rest);
+        assert!(!is_over, "{number} is posted though it was taken back: {request:?}");
     }
 
     /// A number was posted: its sender does not run ahead of the oldest that was not executed.
@@ -145,7 +268,9 @@ impl Direction {
     /// A request with FENCE finds everything before it complete.
     fn check_fence(&self, number: usize) {
         if self.requests[number].job.fence {
-            let missing = (0..number).find(|at| !self.is_complete(*at));
+            let is_missing =
+                |at: &usize| !self.is_complete(*at) && !self.requests[*at].is_wanted_back;
+            let missing = (0..number).find(is_missing);
             assert_eq!(missing, None, "request {number} has FENCE and was executed before");
         }
     }
@@ -206,16 +331,50 @@ impl Direction {
         let number = wc.wr_id as usize;
         let this = &self.requests[number];
         assert_eq!(this.report, None, "request {number} is reported twice");
-        assert!(wc.status.is_success() || in_error, "request {number} failed with {:?}", wc.status);
-        assert!(this.job.signaled || !wc.status.is_success(), "{number} is not signaled");
-        if !this.job.when_done {
-            self.check_turn(number);
+        if wc.status == WcStatus::CANCELLED {
+            self.check_taken_back(number, wc.byte_len);
+        } else {
+            let status = wc.status;
+            assert!(status.is_success() || in_error, "request {number} failed with {status:?}");
+            let is_signaled = this.job.signaled || this.is_wanted_back;
+            assert!(is_signaled || !status.is_success(), "{number} is not signaled");
+            if !this.job.when_done && !this.is_wanted_back {
+                self.check_turn(number);
+            }
         }
         if wc.status.is_success() {
             assert!(self.is_complete(number), "{number} is reported, and is not there: {this:?}");
+            if !in_error {
+                self.check_counted_before(number);
+            }
         }
         self.requests[number].report = Some(wc.status);
         self.is_unchecked = true;
+    }
+
+    /// A request was taken back, and no more than its first bytes were written.
+    fn check_taken_back(&self, number: usize, bytes: u32) {
+        let this = &self.requests[number];
+        assert!(this.is_wanted_back && !this.notified && !this.told, "nobody takes {this:?} back");
+        assert!(bytes <= this.job.length, "{bytes} bytes of {number}");
+        let is_behind = |(at, _): &(usize, &u32)| {
+            let end = this.cuts.get(at + 1).copied().unwrap_or(this.job.length);
+            (this.ran | this.landed) >> at & 1 == 1 && end > bytes
+        };
+        let is_notify = this.job.length == 0 && self.scheme == Scheme::Spray;
+        let behind = this.cuts.iter().enumerate().find(is_behind).filter(|_| !is_notify);
+        assert_eq!(behind, None, "{bytes} bytes of {number} may be written: {this:?}");
+    }
+
+    /// With DQPLB, the receiver is notified of a request once all earlier numbers were executed, of
+    /// requests that were taken back as well.
+    fn check_counted_before(&self, number: usize) {
+        let this = &self.requests[number];
+        let newest = this.numbers.last().filter(|_| !this.job.when_done);
+        if let Some(newest) = newest {
+            let oldest = self.oldest_number;
+            assert!(oldest > *newest, "{number} is reported, and number {oldest} is on its way");
+        }
     }
 
     /// A request that waits for its turn is reported: neither is one before it left that has to be
@@ -223,14 +382,19 @@ impl Direction {
     fn check_turn(&self, number: usize) {
         // Pass-through requests of different kinds share rail 0.
         let is_fragmented = self.requests[number].job.is_fragmented();
-        let in_turn =
-            |other: &Request| other.job.is_fragmented() == is_fragmented && !other.job.when_done;
+        let in_turn = |other: &Request| {
+            let has_turn = !other.job.when_done && !other.is_wanted_back;
+            other.job.is_fragmented() == is_fragmented && has_turn
+        };
         let (before, behind) = self.requests.split_at(number);
         let waits =
             |other: &&Request| in_turn(other) && other.job.signaled && other.report.is_none();
         let earlier = before.iter().find(waits);
         assert!(earlier.is_none(), "request {number} is reported before {earlier:?}");
-        let was = |other: &&Request| in_turn(other) && other.report.is_some();
+        let was = |other: &&Request| {
+            let is_in_turn = other.report.is_some_and(|status| status != WcStatus::CANCELLED);
+            in_turn(other) && is_in_turn
+        };
         let later = behind.iter().find(was);
         assert!(later.is_none(), "request {number} is reported behind {later:?}");
     }
@@ -249,7 +413,8 @@ impl Direction {
             self.failed_notifications += 1;
             return;
         }
-        assert_eq!(wc.opcode, WcOpcode::RECV_RDMA_WITH_IMM);
+        // No bytes, whether the notification came with its data or not.
+        assert_eq!((wc.opcode, wc.byte_len), (WcOpcode::RECV_RDMA_WITH_IMM, 0));
         let number = self.nth(Kind::WriteImm, self.notifications).expect("a WRITE_WITH_IMM");
         self.notifications += 1;
         let imm = (self.scheme == Scheme::Spray).then_some(number as u32);
@@ -288,7 +453,8 @@ impl Direction {
     fn tell(&mut self, number: usize) {
         self.is_unchecked = true;
         for (at, request) in self.requests[..=number].iter_mut().enumerate() {
-            if request.job.is_fragmented() || at == number {
+            let is_there = request.job.is_fragmented() && !request.is_wanted_back;
+            if is_there || at == number {
                 request.told = true;
             }
         }

@@ -33,8 +33,9 @@ pub(super) struct Qp {
     pub(super) sent: Vec<SendRequest>,
     /// How many of these the oracle has seen.
     pub(super) seen: usize,
-    /// What [`is_owed`](Self::is_owed) was before the last step.
+    /// What [`is_owed`](Self::is_owed) and [`rest`](Self::rest) were before the last step.
     pub(super) was_owed: bool,
+    pub(super) was_rest: Vec<SendRequest>,
     /// Requests that had left when it went to the error state.
     pub(super) left: usize,
     /// Requests that the peer has executed.
@@ -56,6 +57,9 @@ pub(super) struct Qp {
     /// The driver took only the front of the last batch of sends that it was offered, or none of
     /// one behind that.
     pub(super) is_owed: bool,
+    /// The last request that the driver took of that batch, and behind it those that it did not
+    /// take. Empty if nothing is owed.
+    pub(super) rest: Vec<SendRequest>,
 }
 
 /// What a driver answers to a batch of which it does not take all, and how often it then takes
@@ -94,6 +98,7 @@ impl Qp {
             sent: Vec::new(),
             seen: 0,
             was_owed: false,
+            was_rest: Vec::new(),
             left: 0,
             executed: 0,
             completed: 0,
@@ -105,6 +110,17 @@ impl Qp {
             mood: None,
             recv_mood: None,
             is_owed: false,
+            rest: Vec::new(),
+        }
+    }
+
+    /// The driver took this many requests of a batch of sends.
+    pub(super) fn took(&mut self, taken: usize, batch: &[SendRequest]) {
+        let is_whole = taken == batch.len();
+        self.is_owed = !is_whole && (self.is_owed || taken > 0);
+        self.rest.truncate(if is_whole || taken > 0 { 0 } else { self.rest.len() });
+        if !is_whole && taken > 0 {
+            self.rest.extend(&batch[taken - 1..]);
         }
     }
 

@@ -134,6 +134,7 @@ impl Action {
             (Self::Poll { host, .. }, Self::Poll { host: other, .. }) => host == other,
             (Self::Post { end, .. }, Self::Post { end: other, .. }) => end == other,
             (Self::Reserve { end, .. }, Self::Reserve { end: other, .. }) => end == other,
+            (Self::Cancel { end, .. }, Self::Cancel { end: other, .. }) => end == other,
             (Self::Lose { end, rail, .. }, Self::Lose { end: e, rail: r, .. }) => {
                 (end, rail) == (e, r)
             }

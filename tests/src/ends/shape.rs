@@ -183,6 +183,8 @@ pub struct Troubles {
     pub surrenders: u32,
     /// Rails that an owner takes out of service, or reserves.
     pub maintenance: u32,
+    /// Requests that an application takes back, or tries to.
+    pub cancels: u32,
 }
 
 /// In which order requests carry the keys of a buffer. Those of one device stand in the order of
@@ -350,7 +352,19 @@ impl Shape {
             let some = choices.below(256) as u8;
             shape.standby = [0; 2].map(|_| pick(choices, &[u8::MAX, u8::MAX, some, 0]));
         }
+        shape.troubles.cancels = shape.choose_cancels();
         shape
+    }
+
+    /// How many requests are taken back: some in one world of three. Not drawn, so that all others
+    /// stay as they were before there was that.
+    fn choose_cancels(&self) -> u32 {
+        let lengths = self.jobs.iter().flatten().map(|job| u64::from(job.length));
+        let seed = lengths.fold(self.then ^ self.rails as u64, |seed, length| {
+            (seed ^ length).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
+        });
+        const CANCELS: [u32; 12] = [1, 2, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+        CANCELS[(seed >> 7) as usize % CANCELS.len()]
     }
 
     /// Long requests of one kind over few rails, of which one fails, and whose drivers take batches
@@ -491,6 +505,7 @@ impl Troubles {
             refusals: pick(choices, &[0, 0, 1, 2]),
             surrenders: rare(choices, 20),
             maintenance: pick(choices, &[0, 0, 0, 1, 2, 3]),
+            cancels: 0,
         }
     }
 }

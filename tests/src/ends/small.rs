@@ -1,8 +1,9 @@
-//! Worlds of two requests and one failure, which are explored in every order.
+//! Worlds of two requests and one failure, or one request that is taken back, which are explored in
+//! every order.
 
 use super::World;
 use super::action::Action;
-use super::shape::{Job, Kind, Shape};
+use super::shape::{Job, Kind, Shape, Troubles};
 use crate::search::{Every, Fingerprint, Small, SmallWorld};
 use polyrail_core::virtual_qp::Scheme;
 
@@ -48,7 +49,24 @@ fn worlds() -> Vec<Shape> {
     let standby = [(Spray, [TWO, WRITE]), (Dqplb, [TWO, IMM])];
     // Rail 1 stands by.
     let standby = standby.map(|(scheme, jobs)| Shape { standby: [2; 2], ..small(scheme, &jobs) });
-    spray.chain(dqplb).chain(standby).collect()
+    // Requests that are taken back, without a failure and with one.
+    let cancels: [(Scheme, &[Job], u32); 10] = [
+        (Spray, &[TWO], 0),
+        (Spray, &[IMM, IMM], 0),
+        (Spray, &[WRITE, IMM], 1),
+        (Spray, &[READ, WRITE.fenced()], 0),
+        (Spray, &[READ], 1),
+        (Dqplb, &[TWO], 0),
+        (Dqplb, &[TWO], 1),
+        (Dqplb, &[TWO, IMM], 0),
+        (Dqplb, &[IMM, TWO], 0),
+        (Dqplb, &[WRITE, IMM], 1),
+    ];
+    let cancels = cancels.map(|(scheme, jobs, failures)| Shape {
+        troubles: Troubles { failures, cancels: 1, ..Troubles::default() },
+        ..small(scheme, jobs)
+    });
+    spray.chain(dqplb).chain(standby).chain(cancels).collect()
 }
 
 impl Small for Shape {
@@ -58,7 +76,13 @@ impl Small for Shape {
 
     fn describe(&self) -> String {
         let standby = if self.standby == [0; 2] { "" } else { " with a standby rail" };
-        format!("{:?}{standby} {:?}", self.scheme, self.jobs[0])
+        let Troubles { cancels, failures, .. } = self.troubles;
+        let cancels = match (cancels, failures) {
+            (0, _) => "",
+            (_, 0) => ", one taken back,",
+            _ => ", one taken back and a failure,",
+        };
+        format!("{:?}{standby}{cancels} {:?}", self.scheme, self.jobs[0])
     }
 
     fn build_small(&self) -> SmallWorld<Self> {
@@ -82,6 +106,7 @@ impl Every for World {
             | Action::Refuse { .. }
             | Action::Surrender(_)
             | Action::Serve { in_service: false, .. }
+            | Action::Cancel { .. }
             | Action::Reserve { .. } => true,
             _ => false,
         }

@@ -2,15 +2,17 @@
 
 use super::action::{Action, How};
 use super::direction::RECEIVE;
+use super::oracle::is_gap;
 use super::physical::{Mood, Name};
 use super::shape::{FIRST_NUMBER, connection, peer, side};
 use super::{Targets, World};
 use crate::link::Link;
 use crate::nic::EIO;
+use crate::search::Every;
 use polyrail_core::hardware::{CommitError, Refusal};
 use polyrail_core::verbs::{DeviceId, WcStatus};
 use polyrail_core::virtual_cq::{Event, Polled};
-use polyrail_core::virtual_qp::{ControlMessage, RailState};
+use polyrail_core::virtual_qp::{ControlMessage, RailState, Scheme};
 use std::fmt::Debug;
 
 impl World {
@@ -20,6 +22,8 @@ impl World {
     ///
     /// If a promise is broken.
     pub fn perform(&mut self, action: Action) {
+        let is_cancel = matches!(action, Action::Cancel { .. });
+        self.is_hurt |= !is_cancel && Every::is_trouble(self, &action);
         self.note_usable(&action);
         self.note_homes();
         self.summary.steps += 1;
@@ -61,6 +65,12 @@ impl World {
                 assert!(self.ends[end].qp.reserve_rail(rail as u8, reserved), "there is this rail");
                 self.touched(end);
             }
+            Action::Cancel { end, number } => self.cancel(end, number),
+            Action::FenceCancelled(end) => {
+                self.ends[end].wants_fence = false;
+                self.ends[end].qp.fence_cancelled();
+                self.touched(end);
+            }
             other => self.perform_trouble(other),
         }
         if self.shape.is_brief {
@@ -70,6 +80,37 @@ impl World {
             eprintln!("{action:?}\n    {}", self.states());
         }
         self.check();
+    }
+
+    /// An application takes a request back. The engine refuses what cannot be.
+    fn cancel(&mut self, end: usize, number: usize) {
+        self.left.cancels -= 1;
+        let before = format!("{:?}", self.ends[end].qp);
+        let cancelled = self.ends[end].qp.cancel(number as u64);
+        self.say(&cancelled);
+        match cancelled {
+            Ok(()) => {
+                self.directions[end].take_back(number);
+                self.ends[end].wants_fence = true;
+                self.summary.cancelled += 1;
+            }
+            Err(error) => {
+                assert_eq!(before, format!("{:?}", self.ends[end].qp), "{error}, yet it changed");
+                let is_notify_owed = self.is_notify_owed(end, number);
+                self.directions[end].check_kept(number, error, is_notify_owed);
+            }
+        }
+        self.touched(end);
+    }
+
+    /// Whether the notify of a request is in the rest of a batch of which a driver took the front.
+    fn is_notify_owed(&self, end: usize, number: usize) -> bool {
+        let nics = self.nics.borrow();
+        let notifies =
+            nics.qps.iter().filter(|qp| (qp.name.end, qp.name.rail) == (end, self.shape.rails));
+        notifies
+            .flat_map(|qp| qp.rest.iter().skip(1))
+            .any(|request| self.directions[end].notify_of(request) == Some(number))
     }
 
     fn perform_trouble(&mut self, action: Action) {
@@ -93,7 +134,10 @@ impl World {
             Action::Distrust { end, rail } => {
                 self.left.failures -= 1;
                 self.summary.failures += 1;
-                self.ends[end].qp.fail_rail(self.shape.rail_id(rail));
+                if self.ends[end].qp.fail_rail(self.shape.rail_id(rail)) {
+                    // Its owner waits no longer for a fence on purpose.
+                    self.ends[end].on_purpose[rail] = false;
+                }
                 self.touched(end);
             }
             Action::Remove(name) => {
@@ -242,6 +286,7 @@ impl World {
         let end = (wc.qp_num - FIRST_NUMBER) as usize;
         assert_eq!(side(end), host, "a report of the other host: {wc:?}");
         let in_error = self.is_in_error(end);
+        self.summary.not_delivered += u64::from(wc.status == WcStatus::CANCELLED);
         if wc.wr_id & RECEIVE == 0 {
             self.directions[end].reported(wc, in_error);
         } else {
@@ -279,6 +324,8 @@ impl World {
         let at = self.at(name);
         let executed = self.nics.borrow_mut().execute(at);
         self.say(&executed.request);
+        let is_numbered = self.shape.scheme == Scheme::Dqplb;
+        self.summary.gaps += u64::from(is_numbered && is_gap(&executed.request));
         let unfenced = self.ends[name.end].qp.unfenced();
         let may_be_late = unfenced.contains(self.shape.rail_id(name.rail));
         self.directions[name.end].executed(&executed, may_be_late);

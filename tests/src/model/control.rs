@@ -112,7 +112,9 @@ impl End {
         let arrived = number(choices);
         let previous_arrived = number(choices);
         let generation = own.wrapping_add(ahead);
-        let news = RailReport { rail, generation, state, arrived, previous_arrived };
+        // Not drawn, so that older histories stay as they are.
+        let on_purpose = state != ReportedState::Ready && previous_arrived % 2 == 1;
+        let news = RailReport { rail, generation, state, arrived, previous_arrived, on_purpose };
         let message =
             if choices.one_in(64) { ControlMessage::Error } else { ControlMessage::Rail(news) };
         let before = self.rig.qp.state();

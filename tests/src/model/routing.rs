@@ -1,7 +1,7 @@
 //! The routing table beside a hash map.
 
 use crate::choices::{Bytes, Choices};
-use polyrail_core::internals::{ReservedIn, Role, Route, RoutingTable};
+use polyrail_core::internals::{Reserved, Role, Route, RoutingTable};
 use polyrail_core::verbs::DeviceId;
 use polyrail_core::virtual_cq::RouteError;
 use std::collections::HashMap;
@@ -48,9 +48,9 @@ fn insert(
     index: u16,
 ) {
     let role = [Role::Single, Role::Rail(index as u8), Role::Notify][index as usize % 3];
-    let route =
-        Route { index, role, virtual_qp_num: qp_num, reserved_in: ReservedIn::NOWHERE, entries: 0 };
-    let inserted = table.insert(device, qp_num, route);
+    let route = Route { index, role, virtual_qp_num: qp_num };
+    let reserved = Reserved { entries: qp_num, ..Reserved::NOTHING };
+    let inserted = table.insert(device, qp_num, route, reserved);
     if map.contains_key(&(device, qp_num)) {
         assert_eq!(inserted, Err(RouteError::Taken { device, qp_num }));
     } else if map.len() == Table::CAPACITY {

@@ -28,6 +28,12 @@ pub enum Action {
     TestSend { connection: usize, which: u32 },
     /// An application asks for its oldest flush.
     TestFlush { connection: usize },
+    /// An application wants one of its receives back.
+    CancelReceive { connection: usize, which: u32 },
+    /// An application wants one of its sends back.
+    CancelSend { connection: usize, which: u32 },
+    /// An owner fences what carries messages that are taken back.
+    Hurry { connection: usize },
     /// A host polls, and finds at most this many more completions in each queue.
     Poll { host: usize, budget: usize, most: usize },
     /// The peer's NIC executes requests of a queue pair.
@@ -166,6 +172,16 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
 
     fn choose_test(&self, connection: usize, choices: &mut dyn Choices) -> Action {
         let which = if self.shape.is_brisk { 0 } else { any(choices) };
+        if self.left.cancels > 0 && choices.one_in(4) {
+            let which = any(choices);
+            return match choices.coin() {
+                true => Action::CancelReceive { connection, which },
+                false => Action::CancelSend { connection, which },
+            };
+        }
+        if self.connections[connection].sender.being_taken_back() > 0 && choices.one_in(4) {
+            return Action::Hurry { connection };
+        }
         match choices.below(9) {
             0..=3 => Action::TestReceive { connection, which },
             4..=7 => Action::TestSend { connection, which },
@@ -359,6 +375,9 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             Action::TestReceive { connection, which } => self.test_receive(connection, which),
             Action::TestSend { connection, which } => self.test_send(connection, which),
             Action::TestFlush { connection } => self.test_flush(connection),
+            Action::CancelReceive { connection, which } => self.cancel_receive(connection, which),
+            Action::CancelSend { connection, which } => self.cancel_send(connection, which),
+            Action::Hurry { connection } => self.hurry(connection),
             Action::Poll { host, budget, most } => self.poll(host, budget, most),
             Action::Execute { at, count } => self.execute(at, count),
             Action::Acknowledge { at, count } => self.acknowledge(at, count),

@@ -6,6 +6,7 @@ use super::fabric::Fabric;
 use super::memory::{Kind, Memory};
 use super::shape::{Line, Shape, Size};
 use crate::choices::{Bytes, Choices, pick};
+use polyrail_core::internals::{entry_word, ring_words};
 use polyrail_core::p2p::{
     Control, ENTRY_BYTES, Entry, ImmLayout, Immediate, MAX_BUFFERS, Mask, RECORD_BYTES, Told,
 };
@@ -16,7 +17,7 @@ const ENTRY_WORDS: usize = ENTRY_BYTES / 8;
 const RECORD_WORDS: usize = RECORD_BYTES / 8;
 const DEPTH: usize = Size::Small.depth() as usize;
 const SLOTS: usize = Size::Small.slots() as usize;
-const ENTRIES: usize = SLOTS * MAX_BUFFERS;
+const ENTRIES: usize = ring_words(SLOTS) / ENTRY_WORDS;
 
 /// The connection whose peers send anything. The peers of the other one keep to the protocol.
 const BAD: usize = 0;
@@ -102,8 +103,11 @@ impl Ends {
             count: choices.below(10) as u8,
             index: choices.below(9) as u8,
         };
-        let place = entry.number.saturating_sub(1) as usize % SLOTS * MAX_BUFFERS;
-        let first = (place + usize::from(entry.index) % MAX_BUFFERS) * ENTRY_WORDS;
+        let slot = entry.number.saturating_sub(1) as usize % SLOTS;
+        // Sometimes where entries of another number of buffers belong.
+        let count = if choices.one_in(8) { MAX_BUFFERS } else { usize::from(entry.count) };
+        let index = usize::from(entry.index) % MAX_BUFFERS;
+        let first = entry_word(SLOTS, slot, count) + index * ENTRY_WORDS;
         let kept = pick(choices, &[0, 0, 0, 255]) & choices.below(256);
         for (at, word) in entry.encode(connection.line.form).into_iter().enumerate() {
             if kept >> at & 1 == 0 {

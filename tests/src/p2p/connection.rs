@@ -42,6 +42,13 @@ pub(super) struct Receive {
     pub(super) signals: u8,
     /// The receiver's devices that they came over.
     pub(super) carriers: u8,
+    /// Its caller wants it back.
+    pub(super) is_asked: bool,
+    /// The caller of its message, which was posted, wants that back.
+    pub(super) is_unwanted: bool,
+    /// An end says that it was taken back, or delivered.
+    pub(super) is_void: bool,
+    pub(super) is_delivered: bool,
 }
 
 impl Receive {
@@ -58,6 +65,8 @@ pub(super) struct Outgoing {
     pub(super) block: usize,
     /// Which of the buffers of the receive it goes to.
     pub(super) buffer: usize,
+    /// Its caller wants it back.
+    pub(super) is_cancelled: bool,
 }
 
 /// A flush that is not done.
@@ -106,6 +115,8 @@ pub(super) struct Connection<const DEPTH: usize, const SLOTS: usize> {
     /// By end, the sender first: the home queue pairs that were in service before the last step,
     /// with their generations.
     pub(super) homes: [Vec<(usize, u16)>; 2],
+    /// Whether the sender decided on messages that are taken back, before the step.
+    pub(super) decides: bool,
     /// Something happened for which it may fail.
     pub(super) may_fail: bool,
     /// Somebody does not keep to the protocol.
@@ -240,6 +251,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
             told_failed: 0,
             stale: 0,
             homes: Default::default(),
+            decides: false,
             may_fail: false,
             is_forged: false,
         }
@@ -295,9 +307,14 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
 
     /// The receive whose message has this slot now.
     pub(super) fn in_slot(&mut self, slot: usize) -> Option<&mut Receive> {
+        let index = self.index_in_slot(slot)?;
+        self.receives.get_mut(index)
+    }
+
+    pub(super) fn index_in_slot(&self, slot: usize) -> Option<usize> {
         let newest = self.receives.len().checked_sub(1)?;
         let before = (newest + SLOTS - slot) % SLOTS;
-        self.receives.get_mut(newest.checked_sub(before)?)
+        newest.checked_sub(before)
     }
 
     /// Whether either end has failed.
@@ -344,6 +361,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     /// Takes note of the home rails in service before a step.
     pub(super) fn note_homes(&mut self) {
         self.homes = [false, true].map(|is_receivers| self.homes(is_receivers).collect());
+        self.decides = self.sender.being_taken_back() > 0;
     }
 
     /// Checks that no idle standby rail was used in a step in which a home rail was in service.
@@ -363,7 +381,11 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
                 let (posted, was_busy) = qp.before;
                 // One that was installed in this step was idle.
                 stood_in += qp.posted - posted;
-                let is_fine = qp.posted == posted || home.is_none() || was_busy || qp.has_refused;
+                // A share of a message that is being taken back waits, on its queue pair, until the
+                // result is known. If the message is void, its signal goes out there.
+                let is_void = self.decides && !is_receivers && qp.posted == posted + 1;
+                let is_busy = was_busy || qp.has_refused || is_void;
+                let is_fine = qp.posted == posted || home.is_none() || is_busy;
                 assert!(is_fine, "{:?} is used while home rail {home:?} is in service", qp.name);
             }
         }

@@ -99,6 +99,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             return;
         }
         let places = self.connections[at].near.len();
+        self.hurry(at);
         for host in 0..2 {
             self.notice(at, host);
             for place in 0..places {
@@ -159,6 +160,12 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         while self.connections[at].sent < self.connections[at].receives.len() {
             let connection = &self.connections[at];
             let front = &connection.receives[connection.sent];
+            if front.is_asked {
+                let before = connection.sent;
+                self.settle();
+                assert!(self.connections[at].sent > before, "the sender has passed it by");
+                continue;
+            }
             let open = front.places.iter().find(|place| place.sent.is_none());
             let place = *open.expect("not all were sent");
             let is_taken = self.send(at, place.tag, place.capacity);

@@ -23,13 +23,14 @@
 //!
 //! `shape` is what a world is made of; `fabric` are the NICs, with their `memory`; `host`,
 //! `connection` and `bystander` are what runs on them; `action` is what can happen, `steps`,
-//! `traffic`, `trouble`, `owner` and `peer` let it happen; `any_peer` lets bytes choose what a peer
+//! `traffic`, `cancel`, `trouble`, `owner` and `peer` let it happen; `any_peer` lets bytes choose what a peer
 //! sends; `ending` is how a world ends; `search` and `small` are how [`search`](crate::search) sees
 //! it.
 
 mod action;
 mod any_peer;
 mod bystander;
+mod cancel;
 mod connection;
 mod ending;
 mod fabric;
@@ -92,6 +93,10 @@ pub struct Summary {
     pub again: u64,
     /// Requests that were posted to standby rails.
     pub stood_in: u64,
+    /// Messages and receives that their callers wanted back.
+    pub cancels: u64,
+    /// Those of them that were taken back.
+    pub taken_back: u64,
 }
 
 impl AddAssign for Summary {
@@ -110,6 +115,8 @@ impl AddAssign for Summary {
         self.controls += other.controls;
         self.again += other.again;
         self.stood_in += other.stood_in;
+        self.cancels += other.cancels;
+        self.taken_back += other.taken_back;
     }
 }
 
@@ -117,13 +124,13 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { steps, receives, sends, refused, reports, flushes, .. } = self;
         let Self { failures, forgeries, replaced, losses, renewed, controls, again, .. } = self;
-        let Self { stood_in, .. } = self;
+        let Self { stood_in, cancels, taken_back, .. } = self;
         write!(
             f,
             "{steps} steps; {receives} receives and {sends} sends accepted, {refused} refused, \
              {reports} reported, {flushes} flushed; {failures} queue pairs failed, {renewed} replaced, \
              {losses} devices gone, {again} shares and entries again, {controls} control messages, {stood_in} \
-             requests over standby rails; \
+             requests over standby rails; {cancels} wanted back, {taken_back} results that say so; \
              {forgeries} forgeries, {replaced} connections replaced"
         )
     }

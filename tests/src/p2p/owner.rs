@@ -352,7 +352,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
 
     /// When a fence is reported, its shares may be moved at once: the receives for them are there.
     fn check_promises(&mut self, host: usize, control: &Control) {
-        let ControlMessage::Rail(news) = control.message else { return };
+        let Control::Rail { message: ControlMessage::Rail(news), .. } = control else { return };
         if self.is_sender(host) || !self.is_known() {
             return;
         }

@@ -6,13 +6,13 @@ use super::connection::{Connection, Receive};
 use super::fabric::Fabric;
 use super::memory::Memory;
 use crate::choices::{Choices, Seeded, pick};
-use polyrail_core::p2p::{ENTRY_BYTES, Entry, EntryForm, Immediate, Mask, Told};
+use polyrail_core::internals::{entry_word, ring_words};
+use polyrail_core::p2p::{ENTRY_BYTES, Entry, EntryForm, Immediate, MAX_BUFFERS, Mask, Told};
 use polyrail_core::verbs::{Imm, WcOpcode};
 
 const ENTRY_WORDS: usize = ENTRY_BYTES / 8;
 
-/// Words of the entries of a slot, and of its record.
-const SLOT_WORDS: usize = 8 * ENTRY_WORDS;
+/// Words of the record of a slot.
 const RECORD_WORDS: usize = 8;
 
 fn any(choices: &mut dyn Choices) -> u32 {
@@ -40,7 +40,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             0 | 1 => connection.forge_immediate(nics, &mut choices),
             2 => connection.forge_entry(nics, &mut choices),
             _ => {
-                let words = (SLOTS * (RECORD_WORDS + SLOT_WORDS)) as u32;
+                let words = (SLOTS * RECORD_WORDS + ring_words(SLOTS)) as u32;
                 let near = choices.coin();
                 let all = if near { (SLOTS * RECORD_WORDS) as u32 } else { words };
                 let place = choices.below(all) as usize;
@@ -125,7 +125,9 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         };
         let slot = Self::slot(next);
         let index = usize::from(entry.index % 8);
-        let first = slot * SLOT_WORDS + index * ENTRY_WORDS;
+        // Sometimes where entries of another number of buffers belong.
+        let count = if choices.one_in(8) { 8 } else { usize::from(entry.count) };
+        let first = entry_word(SLOTS, slot, count) + index * ENTRY_WORDS;
         let mut words = entry.encode(self.line.form);
         if choices.one_in(3) {
             words[choices.below(8) as usize] = word(choices);
@@ -154,7 +156,11 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         }
         // A plain number that is ahead would have a meaning.
         let words = if form == EntryForm::Plain { ENTRY_WORDS - 1 } else { ENTRY_WORDS };
-        let entry = slot * SLOT_WORDS + choices.below(8) as usize * ENTRY_WORDS;
+        let index = choices.below(9) as usize;
+        let entry = match index.checked_sub(1) {
+            Some(index) => entry_word(SLOTS, slot, MAX_BUFFERS) + index * ENTRY_WORDS,
+            None => entry_word(SLOTS, slot, 1),
+        };
         for at in 0..words {
             if choices.coin() {
                 nics.write_word(self.ring, entry + at, word(choices));
@@ -168,7 +174,9 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         let done = self.receives.iter().rposition(done).map(|index| index % SLOTS);
         let slot = done.unwrap_or_else(|| choices.below(SLOTS as u32) as usize);
         let Some(receive) = self.in_slot(slot) else { return };
-        if !(receive.has_arrived() && is_idle) && receive.handle.is_some() {
+        // The slot of a receive that was taken back waits for the record of a void message.
+        let is_awaited = receive.handle.is_some() || receive.holds_slot();
+        if is_awaited && !(receive.has_arrived() && is_idle) {
             return;
         }
         for at in 0..RECORD_WORDS {

@@ -59,6 +59,8 @@ pub struct Troubles {
     pub scribbles: u32,
     /// Polls that a completion queue fails.
     pub polls: u32,
+    /// Messages and receives that their callers want back.
+    pub cancels: u32,
 }
 
 /// A connection, one way.
@@ -354,7 +356,11 @@ impl Shape {
 impl Troubles {
     /// Nothing fails for good.
     fn calm(choices: &mut dyn Choices) -> Self {
-        Self { refusals: pick(choices, &[0, 0, 4, 20]), ..Self::default() }
+        Self {
+            refusals: pick(choices, &[0, 0, 4, 20]),
+            cancels: pick(choices, &[0, 0, 4, 40]),
+            ..Self::default()
+        }
     }
 
     /// Rails fail.
@@ -368,13 +374,15 @@ impl Troubles {
             failed_connects: pick(choices, &[0, 0, 1]),
             scribbles: pick(choices, &[0, 0, 40]),
             polls: pick(choices, &[0, 2, 20]),
+            cancels: pick(choices, &[0, 0, 2, 8, 40]),
             ..Self::default()
         }
     }
 
     /// Owners give connections up, and make others in their places.
     fn of_owners(choices: &mut dyn Choices) -> Self {
-        Self { surrenders: 6, refusals: pick(choices, &[0, 0, 4]), ..Self::default() }
+        let (refusals, cancels) = (pick(choices, &[0, 0, 4]), pick(choices, &[0, 0, 10]));
+        Self { surrenders: 6, refusals, cancels, ..Self::default() }
     }
 
     /// Peers do not keep to the protocol.
@@ -385,6 +393,7 @@ impl Troubles {
             surrenders: u32::from(choices.one_in(4)),
             forgeries: pick(choices, &[0, 0, 1, 2, 5]),
             scribbles: pick(choices, &[0, 40, 40]),
+            cancels: pick(choices, &[0, 0, 10]),
             ..Self::default()
         }
     }

@@ -36,6 +36,13 @@ fn on_one_device(mut shape: Shape) -> Shape {
     shape
 }
 
+/// The callers want something back.
+fn with_cancels(mut shape: Shape, cancels: u32, failures: u32) -> Shape {
+    (shape.troubles.cancels, shape.troubles.failures) = (cancels, failures);
+    shape.renews = true;
+    shape
+}
+
 /// Payload is sent ahead of its signal.
 fn with_signals(mut shape: Shape) -> Shape {
     shape.lines[0].separate_signal = Some(0);
@@ -78,17 +85,22 @@ impl Small for Shape {
             Shape { tears: true, ..failing(&[&[BOTH]], true) },
             with_a_standby_rail(failing(two, true)),
             with_a_standby_rail(failing(&[&[ONE, BOTH]], true)),
+            with_cancels(failing(&[&[BOTH]], true), 2, 0),
+            with_cancels(failing(two, true), 1, 0),
+            with_cancels(failing(&[&[ONE, ONE]], true), 1, 0),
+            with_cancels(failing(&[&[BOTH]], true), 1, 1),
+            with_cancels(with_signals(failing(two, true)), 1, 1),
         ]
     }
 
     fn describe(&self) -> String {
         let Self { script, tears, devices, word_after, troubles, .. } = self;
         let line = &self.lines[0];
-        let Troubles { failures, .. } = troubles;
+        let Troubles { failures, cancels, .. } = troubles;
         let (reroutes, form, separate) = (line.reroutes, line.form, line.separate_signal.is_some());
         let standby = line.standby_of(false);
         format!(
-            "{script:?}, {failures} failures, re-routing {reroutes}, {} devices, torn {tears}, {form:?}, signals \
+            "{script:?}, {failures} failures, {cancels} wanted back, re-routing {reroutes}, {} devices, torn {tears}, {form:?}, signals \
              apart {separate}, words late {word_after}, standby {standby:?}",
             devices[0]
         )
@@ -140,6 +152,15 @@ impl World<DEPTH, SLOTS> {
         let is_there = this.receives.get(sent).is_some_and(|front| front.is_offered);
         if is_there && this.sender.failure().is_none() {
             actions.push(Action::Isend { connection, draw: 0 });
+        }
+        if self.left.cancels > 0 && this.line.reroutes {
+            let receives = 0..this.waiting_receives().len() as u32;
+            actions.extend(receives.map(|which| Action::CancelReceive { connection, which }));
+            let sends = 0..this.outgoing.len() as u32;
+            actions.extend(sends.map(|which| Action::CancelSend { connection, which }));
+        }
+        if this.sender.being_taken_back() > 0 {
+            actions.push(Action::Hurry { connection });
         }
         for host in 0..2 {
             if this.link.carries(1 - host, false) {

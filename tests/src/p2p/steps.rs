@@ -1,10 +1,10 @@
 //! NICs and polls go on, and the oracle watches.
 
 use super::World;
-use super::connection::Connection;
+use super::connection::{Connection, Receive};
 use super::fabric::{Executed, Fabric, Name, Nics, SimQp, SimSrq, Step, device_at, srq};
 use super::memory::{Block, Kind, Target};
-use polyrail_core::p2p::{Account, Told};
+use polyrail_core::p2p::{Account, ENTRY_BYTES, MAX_BUFFERS, Told};
 use polyrail_core::verbs::{Opcode, WcStatus};
 use polyrail_core::virtual_cq::CompletionTarget;
 use polyrail_core::virtual_qp::RailState;
@@ -158,7 +158,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
 
     /// Checks what was executed.
     fn executed(&mut self, at: usize, executed: &Executed) {
-        let Executed { request, remote, local, is_straggler, first } = *executed;
+        let Executed { request, remote, local, is_straggler, ref entries } = *executed;
         let (name, is_honest) = {
             let nics = self.nics.borrow();
             (nics.qps[at].name, nics.qps[at].is_honest)
@@ -180,7 +180,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                 }
                 Kind::Words(_) if is_honest => {
                     let Some(connection) = connection else { return };
-                    connection.words_written(nics, (block, offset), first);
+                    connection.words_written(nics, (block, offset), entries);
                 }
                 _ => {}
             }
@@ -243,7 +243,10 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     /// again and again.
     fn is_busy(&self, host: usize) -> bool {
         let drains = |place| self.state(host, place).0 == RailState::Draining;
-        self.has_failed_at(host) || (0..self.near.len()).any(drains)
+        // A sender looks for entries of receives that the receiver wants back.
+        let is_asked = self.receives[self.sent.min(self.receives.len())..].iter();
+        let looks = is_asked.rev().take(SLOTS).any(|receive| receive.is_asked);
+        looks || self.has_failed_at(host) || (0..self.near.len()).any(drains)
     }
 
     /// If the end at this host reports that it has nothing to do, that must be true.
@@ -263,15 +266,28 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
     }
 
     /// Words of either end were written.
-    fn words_written(&mut self, nics: &mut Fabric, (block, offset): (usize, u32), addr: u64) {
+    fn words_written(&mut self, nics: &mut Fabric, (block, offset): (usize, u32), entries: &[u64]) {
         if block != self.ring {
             return;
         }
         nics.order_hidden(self.line.form);
-        let slot = offset as usize / (8 * 64);
+        let first = offset as usize / ENTRY_BYTES;
+        // Receives of one buffer have the first places of the ring, one for each slot.
+        let alone = first..(first + entries.len()).min(SLOTS);
+        for (slot, addr) in alone.zip(entries) {
+            self.offered(nics, slot, &[*addr]);
+        }
+        if let Some(place) = first.checked_sub(SLOTS) {
+            assert!(place.is_multiple_of(MAX_BUFFERS), "entries of a receive begin in its slot");
+            self.offered(nics, place / MAX_BUFFERS, entries);
+        }
+    }
+
+    /// All entries of a slot were written.
+    fn offered(&mut self, nics: &Fabric, slot: usize, entries: &[u64]) {
         let receive = self.in_slot(slot).expect("entries of a receive");
-        let is_newest = offset.is_multiple_of(8 * 64)
-            && addr == nics.memory.block(receive.places[0].block).addr;
+        let addrs = receive.places.iter().map(|place| nics.memory.block(place.block).addr);
+        let is_newest = addrs.eq(entries.iter().copied());
         assert!(is_newest || !receive.is_offered, "an old copy of entries over newer ones");
         receive.is_offered |= is_newest;
     }
@@ -282,7 +298,16 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         let slot = usize::from(immediate.slot);
         let rail = if let Told::Moved(rail) = immediate.told { rail } else { name.rail };
         let (id, is_lossy) = (self.id, self.is_lossy);
-        let receive = self.in_slot(slot).filter(|receive| receive.handle.is_some());
+        if let Some(index) = self.index_in_slot(slot)
+            && index >= self.sent
+            && self.is_known()
+        {
+            self.passed_by(index);
+        }
+        let waits = |receive: &&mut Receive| {
+            receive.handle.is_some() || receive.is_void && (is_lossy || !receive.has_arrived())
+        };
+        let receive = self.in_slot(slot).filter(waits);
         let receive = receive.expect("an immediate of a slot that nobody waits for");
         let mask = immediate.mask.bits();
         assert!(receive.mask == 0 || receive.mask == mask, "connection {id}: two masks");

@@ -1,9 +1,11 @@
 //! Applications send and receive, and the oracle computes the expected result.
 
 use super::World;
+use super::cancel::is_taken_back;
 use super::connection::{Connection, Flush, Outgoing, Place, Receive, keys};
 use super::memory::{Kind, Owner, Source, Target};
 use crate::choices::{Choices, Seeded, pick};
+use polyrail_core::internals::entry_word;
 use polyrail_core::p2p::{CallError, NotNow, Received, RecvBuffer, SendHandle};
 use polyrail_core::verbs::LocalBuffer;
 use polyrail_core::virtual_qp::RailState;
@@ -78,6 +80,10 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                     mask: 0,
                     signals: 0,
                     carriers: 0,
+                    is_asked: false,
+                    is_unwanted: false,
+                    is_void: false,
+                    is_delivered: false,
                 });
                 self.summary.receives += 1;
                 self.check_promised(to);
@@ -109,6 +115,10 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             return;
         };
         let open: Vec<_> = front.places.iter().filter(|place| place.sent.is_none()).collect();
+        if open.is_empty() {
+            // A send to it was taken back, and is not tested.
+            return;
+        }
         if !self.shape.script.is_empty() {
             let Place { capacity, tag, .. } = *open[0];
             self.send(at, tag, capacity);
@@ -176,7 +186,8 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     fn is_shown(&self, at: usize) -> bool {
         let connection = &self.connections[at];
         let Some(front) = connection.receives.get(connection.sent) else { return false };
-        let first = Connection::<DEPTH, SLOTS>::slot(connection.sent as u64 + 1) * 64;
+        let slot = Connection::<DEPTH, SLOTS>::slot(connection.sent as u64 + 1);
+        let first = entry_word(SLOTS, slot, front.places.len());
         let words = first..first + front.places.len() * 8;
         front.is_offered && self.nics.borrow().shows(connection.ring, words)
     }
@@ -184,13 +195,7 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
     /// An application asks for one of its receives.
     pub(super) fn test_receive(&mut self, at: usize, which: u32) {
         let connection = &mut self.connections[at];
-        let waiting = connection.receives.iter().enumerate();
-        let waiting: Vec<_> =
-            waiting.filter(|(_, receive)| receive.handle.is_some()).map(|(at, _)| at).collect();
-        if waiting.is_empty() {
-            return;
-        }
-        let index = waiting[which as usize % waiting.len()];
+        let Some(index) = connection.waiting_receive(which) else { return };
         let handle = connection.receives[index].handle.expect("it waits");
         let result = connection.receiver.test(handle);
         match result {
@@ -199,6 +204,12 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             Err(CallError::Failed(failure)) => {
                 assert_eq!(connection.receiver.failure(), Some(&failure));
                 assert!(connection.receiver.is_drained(), "buffers are given back too early");
+            }
+            Err(error) if is_taken_back(&error) => {
+                if connection.is_known() {
+                    connection.taken_back(index);
+                }
+                self.summary.taken_back += 1;
             }
             Err(error) => panic!("a receive is tested: {error}"),
         }
@@ -217,13 +228,17 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         let connection = &mut self.connections[at];
         let receive = &connection.receives[index];
         assert_eq!(received.number(), index as u64 + 1);
+        let receive = receive.clone();
+        if connection.is_known() {
+            connection.delivered(index);
+        }
         let capacities = receive.places.iter().map(|place| place.capacity);
         let fits = received.sizes().iter().zip(capacities).all(|(size, room)| *size <= room);
         assert!(fits && received.sizes().len() == receive.places.len());
         if connection.is_known() {
             let sent = receive.places.iter().map(|place| place.sent.expect("it was sent").1);
             assert!(sent.eq(received.sizes().iter().copied()), "sizes: {received:?}");
-            check_arrived(&mut self.nics.borrow_mut(), receive);
+            check_arrived(&mut self.nics.borrow_mut(), &receive);
         }
         let is_empty = received.sizes().iter().all(|size| *size == 0);
         let carriers = if is_empty { 0 } else { receive.carriers };
@@ -264,6 +279,21 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
         connection.flushes.remove(0);
     }
 
+    /// The caller has the result of a send that was taken back: nothing more of it is written.
+    fn send_taken_back(&mut self, at: usize, outgoing: &Outgoing) {
+        let connection = &mut self.connections[at];
+        let is_void = connection.send_taken_back(outgoing);
+        let index = outgoing.handle.number() as usize - 1;
+        let memory = &mut self.nics.borrow_mut().memory;
+        for place in &connection.receives[index].places {
+            let target = memory.target(place.block);
+            target.is_given_back |= is_void;
+            if place.sent.is_none() {
+                target.source = None;
+            }
+        }
+    }
+
     /// An application asks for one of its sends.
     pub(super) fn test_send(&mut self, at: usize, which: u32) {
         let connection = &mut self.connections[at];
@@ -271,10 +301,12 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
             return;
         }
         let which = which as usize % connection.outgoing.len();
-        let Outgoing { handle, block, buffer } = connection.outgoing[which];
+        let outgoing = connection.outgoing[which];
+        let Outgoing { handle, block, buffer, .. } = outgoing;
         match connection.sender.test(handle) {
             Ok(false) => return,
             Ok(true) if connection.is_known() => {
+                connection.delivered(handle.number() as usize - 1);
                 let receive = &connection.receives[handle.number() as usize - 1];
                 check_arrived(&mut self.nics.borrow_mut(), receive);
                 let place = receive.places[buffer];
@@ -285,8 +317,15 @@ impl<const DEPTH: usize, const SLOTS: usize> World<DEPTH, SLOTS> {
                 assert_eq!(connection.sender.failure(), Some(&failure));
                 assert!(connection.sender.is_drained(), "a buffer is given back too early");
             }
+            Err(error) if is_taken_back(&error) => {
+                self.summary.taken_back += 1;
+                if connection.is_known() {
+                    self.send_taken_back(at, &outgoing);
+                }
+            }
             Err(error) => panic!("a send is tested: {error}"),
         }
+        let connection = &mut self.connections[at];
         connection.outgoing.swap_remove(which);
         self.nics.borrow_mut().memory.source(block).is_given_back = true;
         let again = connection.sender.test(handle);
@@ -311,18 +350,25 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
         let block = sent.0;
         let number = self.sent as u64 + 1;
         if !self.is_known() {
-            self.outgoing.push(Outgoing { handle, block, buffer: 0 });
+            self.outgoing.push(Outgoing { handle, block, buffer: 0, is_cancelled: false });
             return None;
         }
-        assert_eq!(handle.number(), number, "messages are numbered in order");
+        if handle.number() > number {
+            self.passed_by(handle.number() as usize - 2);
+        }
+        assert_eq!(handle.number(), self.sent as u64 + 1, "messages are numbered in order");
         let front = self.receives.get_mut(self.sent).expect("a buffer was offered");
         let fits = |place: &&mut Place| place.tag == tag && place.sent.is_none();
         let found = front.places.iter_mut().enumerate().find(|(_, place)| fits(place));
         let (buffer, place) = found.expect("a buffer with this tag");
         place.sent = Some(sent);
         let place = *place;
-        self.outgoing.push(Outgoing { handle, block, buffer });
-        self.sent += usize::from(front.places.iter().all(|place| place.sent.is_some()));
+        let is_whole = front.places.iter().all(|place| place.sent.is_some());
+        // The sends to a receive go out when none of them is to be taken back.
+        let is_its = |other: &&Outgoing| other.handle.number() == handle.number();
+        let is_wanted = self.outgoing.iter().filter(is_its).all(|other| !other.is_cancelled);
+        self.outgoing.push(Outgoing { handle, block, buffer, is_cancelled: false });
+        self.sent += usize::from(is_whole && is_wanted);
         Some(place)
     }
 
@@ -340,10 +386,12 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
                 assert_eq!(other + SLOTS as u64, number);
                 let before = &self.receives[other as usize - 1];
                 let is_rewritten = self.line.reroutes && self.failures > 0;
-                assert!(before.handle.is_some() || is_rewritten, "the slot is free");
+                let is_in_use = before.handle.is_some() || before.holds_slot();
+                assert!(is_in_use || is_rewritten, "the slot is free");
             }
             NotNow::PoolFull { .. } => {
-                let waiting = self.receives.iter().filter(|receive| receive.handle.is_some());
+                let waits = |receive: &&Receive| receive.handle.is_some() || receive.holds_slot();
+                let waiting = self.receives.iter().filter(waits);
                 let most = (waiting.count() + 1) * self.line.rails;
                 assert!(most as u32 > self.line.limit, "the account has room");
             }
@@ -374,7 +422,7 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
             CallError::Failed(failure) => assert_eq!(self.sender.failure(), Some(&failure)),
             CallError::NotNow(NotNow::Refused { .. }) => assert!(has_refused, "{error}"),
             CallError::NotNow(NotNow::NoCredits) => {}
-            _ if !self.is_known() => {}
+            _ if !self.is_known() || self.may_have_passed() => {}
             CallError::NotNow(NotNow::NoEntry) => assert!(!is_shown, "the entries are there"),
             CallError::NotNow(NotNow::NoSuchTag) => {
                 assert!(front.is_some() && place.is_none(), "there is a buffer with this tag");
@@ -382,7 +430,8 @@ impl<const DEPTH: usize, const SLOTS: usize> Connection<DEPTH, SLOTS> {
             CallError::NotNow(NotNow::SlotTaken { number }) => {
                 assert_eq!(number + SLOTS as u64, self.sent as u64 + 1);
                 let is_it = |outgoing: &Outgoing| outgoing.handle.number() == number;
-                assert!(self.outgoing.iter().any(is_it), "the slot is free");
+                let is_void = self.receives[number as usize - 1].holds_slot();
+                assert!(is_void || self.outgoing.iter().any(is_it), "the slot is free");
             }
             CallError::TooLong { length, capacity } => {
                 let expected = place.map(|place| place.capacity);

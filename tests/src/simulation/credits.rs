@@ -108,7 +108,8 @@ impl World {
         }
     }
 
-    /// Posts short requests that notify, as many as are accepted. Returns whether any were.
+    /// Posts signals, as many as are accepted. Returns whether any were. (A notify with data holds
+    /// those behind it up until it is acknowledged.)
     fn post_notifying(&mut self, at: usize, end: usize) -> bool {
         let mut any = false;
         loop {
@@ -123,7 +124,7 @@ impl World {
                 opcode,
                 flags,
                 when_done: false,
-                length: 1,
+                length: 0,
                 turned: 0,
                 place,
                 local: place,

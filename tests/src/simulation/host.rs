@@ -55,7 +55,9 @@ impl Host {
             let max_msg_size = shape.message_limits[at];
             let limits = DeviceLimits { max_msg_size, ..DeviceLimits::default() };
             let name = format!("{name}{at}");
-            fabric.create_device(DeviceConfig { limits, ..DeviceConfig::named(name) })
+            // No step may allocate.
+            let config = DeviceConfig { limits, full_queues: true, ..DeviceConfig::named(name) };
+            fabric.create_device(config)
         };
         let devices: Vec<_> = (0..shape.devices).map(create).collect();
         let domains: Vec<_> =

@@ -167,7 +167,7 @@ impl Receiver {
             return;
         }
         let expected = if brings_imm { imm(&request) } else { None };
-        assert_eq!(wc.imm, expected, "{request:?}");
+        assert_eq!((wc.imm, wc.byte_len), (expected, 0), "{request:?}");
         peer.check_notified(&request, peers);
     }
 

@@ -179,6 +179,7 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             notify_error: None,
             notified: false,
             notify_acknowledged: false,
+            with_notify: false,
             completed: 0,
             notify_completed: false,
             reported: false,

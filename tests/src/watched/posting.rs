@@ -78,7 +78,10 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
             return assert!(self.has_failed(), "a marker stands for what was given up");
         }
         if self.is_notify(request) {
-            return self.notify_posted(request);
+            self.notify_posted(request);
+            if request.sge.length() == 0 {
+                return;
+            }
         }
         let (id, offset) = place(request);
         let spray = self.span.is_none();
@@ -135,9 +138,16 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         let wakes = request.flags.contains(SendFlags::SOLICITED);
         let asked = self.requests[id].flags.contains(SendFlags::SOLICITED);
         assert_eq!(wakes, asked, "{id} wakes its receiver");
-        let fragmented = self.requests[..=id].iter().filter(|request| request.is_fragmented());
-        assert!(fragmented.clone().all(Request::data_done), "notify of {id} is premature");
         let earlier = &self.requests[..id];
+        // Its own data may be in the notify. Then other notifies with data may be ahead of it.
+        let with_data = request.sge.length() > 0;
+        let before = if with_data { earlier } else { &self.requests[..=id] };
+        let mut fragmented = before.iter().filter(|request| request.is_fragmented());
+        let is_there = |request: &Request| request.data_done() || with_data && request.with_notify;
+        assert!(fragmented.all(is_there), "notify of {id} is premature");
+        let this = &self.requests[id];
+        let is_whole = this.posted == 0 && u64::from(request.sge.length()) == this.length;
+        assert!(!with_data || is_whole, "{id} goes with its notify in part");
         if self.requests[id].bytes == 0 && self.requests[id].flags.contains(SendFlags::FENCE) {
             assert!(earlier.iter().all(|earlier| earlier.is_done(true)), "fence of {id}");
         }
@@ -146,11 +156,12 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         assert!(bypassing.clone().all(ended), "notify of {id} overtakes a pass-through request");
         let wanting = earlier.iter().filter(|r| r.opcode == Opcode::RdmaWriteWithImm);
         assert!(wanting.clone().all(|earlier| earlier.notified), "notifies go in order");
+        self.requests[id].with_notify = with_data;
         assert!(!std::mem::replace(&mut self.requests[id].notified, true), "notified once");
     }
 
     /// Whether it is one of SPRAY's notifies. DQPLB's signals are fragments.
     pub(super) fn is_notify(&self, request: &SendRequest) -> bool {
-        self.span.is_none() && request.sge.length() == 0
+        self.span.is_none() && request.opcode == Opcode::RdmaWriteWithImm
     }
 }

@@ -26,7 +26,9 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
                 let this = &mut self.requests[((request.remote_addr - REMOTE) / STRIDE) as usize];
                 this.notify_acknowledged = status.is_success();
                 this.notify_error = (!status.is_success()).then_some(status);
-                continue;
+                if request.sge.length() == 0 {
+                    continue;
+                }
             }
             let (id, _) = place(request);
             let this = &mut self.requests[id];
@@ -47,7 +49,9 @@ impl<const RAILS: usize, const DEPTH: usize, const WRS: usize> Watched<RAILS, DE
         if self.is_notify(request) {
             let id = ((request.remote_addr - REMOTE) / STRIDE) as usize;
             self.requests[id].notify_completed = true;
-            return;
+            if request.sge.length() == 0 {
+                return;
+            }
         }
         let (id, _) = place(request);
         self.requests[id].completed += units(request);

@@ -20,6 +20,8 @@ pub(super) struct Request {
     /// SPRAY: the notify was posted, and acknowledged.
     pub(super) notified: bool,
     pub(super) notify_acknowledged: bool,
+    /// SPRAY: the notify carries the data.
+    pub(super) with_notify: bool,
     /// What completions have shown: bytes that ended, and that the notify is acknowledged. A batch
     /// shows nothing before its last request.
     pub(super) completed: u64,

@@ -93,9 +93,14 @@ fn defect_20_the_references_form_is_read_and_written() {
 #[test]
 fn defect_20_the_window_is_part_of_the_card() {
     let window = Some(PeerWindow { window: 8192, receives_per_rail: 100 });
-    let rail_failure = RailFailure::default();
-    let qp_nums = vec![1];
-    let card = ConnectionCard { qp_nums, notify_qp_num: 0, window, imm_order: None, rail_failure };
+    let card = ConnectionCard {
+        qp_nums: vec![1],
+        notify_qp_num: 0,
+        window,
+        imm_order: None,
+        rail_failure: RailFailure::Reroute,
+        cancel_version: 1,
+    };
     assert_eq!(read(&card.to_json()).unwrap(), card);
     let half = r#"{"notifyQpNum":"1","qpNums":["1"],"window":"1"}"#;
     assert_eq!(read(half), Err(CardError::Missing { field: "recvsPerRail" }));

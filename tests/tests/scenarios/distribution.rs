@@ -156,6 +156,26 @@ fn least_finish_time_needs_every_bandwidth() {
     assert_eq!(built, Err(BuildError::Bandwidth { rail: 1 }));
 }
 
+/// The choice of a rail changes while requests are in flight, in both directions.
+#[test]
+fn the_choice_of_a_rail_may_change() {
+    let mut rig: Rig<4, 64, 16> = Setup::spray(4).fragment(128).build();
+    rig.post([rig::write(1, 16 * 128)]);
+    assert_eq!(loads(&rig), [4, 4, 4, 4]);
+    let bandwidth_mbps = [400, 400, 100, 100, 0, 0, 0, 0];
+    let choice = RailChoice::LeastFinishTime { bandwidth_mbps };
+    assert_eq!(rig.qp.set_rail_choice(choice), Ok(()));
+    rig.post([rig::write(2, 24 * 128)]);
+    assert_eq!(loads(&rig), [16, 16, 4, 4], "what is in flight counts");
+    let unknown = RailChoice::LeastFinishTime { bandwidth_mbps: [1, 1, 0, 1, 1, 1, 1, 1] };
+    assert_eq!(rig.qp.set_rail_choice(unknown), Err(BuildError::Bandwidth { rail: 2 }));
+    assert_eq!(rig.qp.config().rail_choice, choice, "nothing changed");
+    assert_eq!(rig.qp.set_rail_choice(RailChoice::RoundRobin), Ok(()));
+    rig.post([rig::write(3, 4 * 128)]);
+    assert_eq!(loads(&rig), [17, 17, 5, 5]);
+    assert_eq!(rig.run_dry().len(), 3);
+}
+
 #[test]
 fn eight_rails_share_evenly_over_time() {
     let mut rig: Rig<8, 16, 64> = Setup::spray(8).fragment(128).build();

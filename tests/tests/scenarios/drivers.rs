@@ -220,7 +220,7 @@ fn successes_of_unsignaled_requests_are_ignored() {
 #[test]
 fn notifies_cut_off_by_a_failure_fail_their_requests() {
     let mut rig = rig();
-    rig.post((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.post_together((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
     rig.rails.iter().for_each(|rail| rail.complete_all());
     rig.notify().refuse_next(2, Refusal::QueueFull);
     rig.notify().refuse_all(Some(Refusal::QueueFull));
@@ -235,7 +235,7 @@ fn notifies_cut_off_by_a_failure_fail_their_requests() {
 #[test]
 fn notifies_may_be_taken_one_by_one() {
     let mut rig = rig();
-    rig.post((1..=3).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.post_together((1..=3).map(|id| rig::write_imm(id, 128, id as u32)));
     rig.rails.iter().for_each(|rail| rail.complete_all());
     for accepted in [1, 0, 0, 1, 0] {
         rig.notify().refuse_next(accepted, Refusal::QueueFull);
@@ -253,7 +253,7 @@ fn notifies_may_be_taken_one_by_one() {
 #[test]
 fn later_notifies_wait_for_the_rest_of_a_batch_that_a_driver_took_in_part() {
     let mut rig = rig();
-    rig.post((1..=2).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.post_together((1..=2).map(|id| rig::write_imm(id, 128, id as u32)));
     rig.rails.iter().for_each(|rail| rail.complete_all());
     rig.notify().refuse_next(1, Refusal::QueueFull);
     assert_eq!(rig.poll(), []);
@@ -273,7 +273,7 @@ fn later_notifies_wait_for_the_rest_of_a_batch_that_a_driver_took_in_part() {
 fn a_notify_that_the_driver_refuses_for_good_is_given_up_with_what_is_behind_it() {
     for (first, second) in [(Some(1), 1), (Some(1), 0), (None, 2)] {
         let mut rig = rig();
-        rig.post((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
+        rig.post_together((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
         rig.rails.iter().for_each(|rail| rail.complete_all());
         if let Some(accepted) = first {
             rig.notify().refuse_next(accepted, Refusal::QueueFull);
@@ -465,7 +465,7 @@ fn a_full_receive_queue_is_not_a_stall_while_it_holds_receives() {
         assert_eq!(rig.poll(), []);
         assert!(rig.qp.check_stalled().is_empty());
     }
-    rig.post([rig::write_imm(3, 128, 0)]);
+    rig.post([rig::write_imm(3, 256, 0)]);
     rig.rails.iter().for_each(|rail| rail.complete_all());
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.notifies().len(), 1, "sends are not refused");

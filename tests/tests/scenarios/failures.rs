@@ -175,8 +175,8 @@ fn stalled_rails_are_named_and_moving_ones_are_not() {
 #[test]
 fn a_stalled_notify_queue_pair_is_named() {
     let mut rig = Setup::spray(2).fragment(128).rig();
-    rig.post([rig::write_imm(1, 128, 0)]);
-    rig.rails[0].complete(1);
+    rig.post([rig::write_imm(1, 256, 0)]);
+    rig.rails.iter().for_each(|rail| rail.complete(1));
     rig.poll();
     rig.qp.check_stalled();
     assert_eq!(rig.qp.check_stalled().collect::<Vec<_>>(), [RailId::Notify]);

@@ -46,8 +46,9 @@ fn a_fenced_send_waits_for_each_of_several_atomics_that_went_straight_through() 
 fn unordered_a_fenced_send_waits_for_no_notify_of_a_later_request() {
     let mut rig = unordered().rig();
     let fenced = rig::send(2, 64).with_flags(SendFlags::SIGNALED | SendFlags::FENCE);
-    rig.post([rig::fetch_add(1), fenced, rig::write_imm(3, 128, 9)]);
+    rig.post([rig::fetch_add(1), fenced, rig::write_imm(3, 256, 9)]);
     rig.rails[0].complete(2);
+    rig.rails[1].complete(1);
     assert_eq!(rig.poll_ids(), ok(&[1]));
     assert_eq!(rig.notifies(), [[9]], "the notify of 3 is in flight");
     assert_eq!(rig.opcodes(0), [Opcode::FetchAdd, Opcode::RdmaWrite, Opcode::Send]);

@@ -1,9 +1,11 @@
 //! SOLICITED and INLINE over several rails. `core/docs/reference.md`, defect 21 and the list below
 //! the table.
 
+use polyrail_core::hardware::QpLimits;
 use polyrail_core::verbs::{Opcode, SendFlags};
 use polyrail_core::virtual_qp::PostSendError;
 use polyrail_tests::rig::{self, Setup, ok};
+use polyrail_tests::scripted::LIMITS;
 use polyrail_tests::view::write;
 
 /// Defect 21, SOLICITED with DQPLB: on every fragment, since any of them can be the one whose
@@ -85,7 +87,8 @@ fn defect_21_an_inline_request_is_posted_at_once_or_refused() {
 /// Defect 21, INLINE with SPRAY and imm: the data goes at once, the notify carries no data.
 #[test]
 fn defect_21_an_inline_spray_request_is_notified_without_inline() {
-    let mut rig = Setup::spray(2).fragment(128).rig();
+    let notify_limits = QpLimits { max_inline_data: 0, ..LIMITS };
+    let mut rig = Setup { notify_limits, ..Setup::spray(2) }.fragment(128).rig();
     rig.post([rig::write_imm(1, 8, 3).with_flags(SendFlags::SIGNALED | SendFlags::INLINE)]);
     rig.rails[0].complete(1);
     assert_eq!(rig.poll(), []);

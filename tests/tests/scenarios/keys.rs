@@ -185,7 +185,7 @@ fn a_list_of_a_send_needs_keys_for_every_device_that_rail_0_may_move_to() {
 fn a_notify_queue_pair_in_the_place_of_another_uses_the_keys_of_the_same_peer() {
     let keys = [key(0, 0), key(1, 1), key(1, 0)];
     let mut rig = paired(Setup::spray(3).reroute(), &[0, 1, 1], &[0, 1, 0]);
-    let wr = |id| SendWr { keys: &keys, ..rig::write_imm(id, 128, 7) };
+    let wr = |id| SendWr { keys: &keys, ..rig::write_imm(id, 256, 7) };
     rig.qp.post_send(&wr(1)).unwrap();
     rig.qp.fail_rail(RailId::Notify);
     rig.poll();
@@ -206,7 +206,7 @@ fn a_notify_queue_pair_in_the_place_of_another_uses_the_keys_of_the_same_peer() 
 fn a_notify_queue_pair_on_another_device_than_rail_0_uses_the_keys_of_the_same_peer() {
     let keys = [key(1, 1), key(0, 0), key(0, 1)];
     let mut rig = paired(Setup::spray(3), &[1, 0, 0], &[1, 0, 1]);
-    rig.qp.post_send(&SendWr { keys: &keys, ..rig::write_imm(1, 128, 7) }).unwrap();
+    rig.qp.post_send(&SendWr { keys: &keys, ..rig::write_imm(1, 256, 7) }).unwrap();
     rig.rails.iter().for_each(QpHandle::complete_all);
     rig.poll();
     let rkeys: Vec<_> = rig.notify().sends().iter().map(|send| send.rkey).collect();

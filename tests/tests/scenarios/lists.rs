@@ -14,12 +14,12 @@ use polyrail_tests::rig::{self, KEYS, LOCAL, REMOTE, Rig, Setup, done, local, ok
 mod gathered;
 
 /// Buffers of these lengths, a page apart, each with its own lkey.
-struct List {
+pub(super) struct List {
     parts: Vec<(LocalBuffer, [DeviceKeys; 4])>,
 }
 
 impl List {
-    fn new(lengths: &[u32]) -> Self {
+    pub(super) fn new(lengths: &[u32]) -> Self {
         let part = |(at, length): (usize, &u32)| {
             // SAFETY: the scripted NIC never touches memory.
             let local = unsafe { LocalBuffer::new(LOCAL + at as u64 * 4096, *length) };
@@ -29,7 +29,7 @@ impl List {
         Self { parts: lengths.iter().enumerate().map(part).collect() }
     }
 
-    fn parts(&self) -> Vec<LocalPart<'_>> {
+    pub(super) fn parts(&self) -> Vec<LocalPart<'_>> {
         self.parts.iter().map(|(local, keys)| LocalPart { local: *local, keys }).collect()
     }
 }
@@ -41,7 +41,7 @@ fn post(rig: &mut Rig, wr: &SendWr<'_>, lengths: &[u32]) -> Result<(), PostSendE
 
 /// Which buffer a fragment is of, its offset there, its length, and its offset in the remote
 /// buffer.
-fn place(request: &SendRequest) -> (u32, u64, u32, u64) {
+pub(super) fn place(request: &SendRequest) -> (u32, u64, u32, u64) {
     let at = request.sge.lkey() - 1000;
     let offset = request.sge.addr() - LOCAL - u64::from(at) * 4096;
     (at, offset, request.sge.length(), request.remote_addr - REMOTE)

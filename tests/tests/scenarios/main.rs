@@ -22,6 +22,7 @@ mod immediates;
 mod keys;
 mod lists;
 mod notifies;
+mod one_trip;
 mod ownership;
 mod panicking_sinks;
 mod pass_through;

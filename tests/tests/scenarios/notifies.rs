@@ -52,7 +52,7 @@ fn with_notify_slots(max_send_wr: u32) -> Rig {
 fn notifies_without_credits_wait_for_an_acknowledgement() {
     let configured = Setup::spray(2).fragment(128).depth(2).rig();
     for (limit, mut rig) in [("its own", with_notify_slots(2)), ("configured", configured)] {
-        rig.post((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
+        rig.post_together((1..=4).map(|id| rig::write_imm(id, 128, id as u32)));
         rig.rails.iter().for_each(|rail| rail.complete_all());
         assert_eq!(rig.poll(), []);
         assert_eq!(rig.notifies(), [[1, 2]], "{limit}");
@@ -94,7 +94,7 @@ fn a_notify_waits_for_every_earlier_request() {
 #[test]
 fn requests_without_notify_between_two_notifies_do_not_part_them() {
     let mut rig = Setup::spray(2).fragment(128).rig();
-    rig.post([rig::write_imm(1, 128, 1), rig::write(2, 128), rig::write_imm(3, 128, 3)]);
+    rig.post([rig::write_imm(1, 256, 1), rig::write(2, 128), rig::write_imm(3, 128, 3)]);
     rig.rails.iter().for_each(|rail| rail.complete_all());
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.notifies(), [[1, 3]]);
@@ -154,7 +154,7 @@ fn write_with_imm_needs_a_notify_queue_pair() {
 #[test]
 fn notifies_that_a_driver_took_in_part_are_completed_and_reported() {
     let mut rig = Setup::spray(2).fragment(128).rig();
-    rig.post((0..4).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.post_together((0..4).map(|id| rig::write_imm(id, 128, id as u32)));
     rig.rails.iter().for_each(|rail| rail.complete_all());
     rig.notify().refuse_next(1, Refusal::QueueFull);
     rig.notify().refuse_next(0, Refusal::QueueFull);
@@ -196,9 +196,9 @@ fn defect_03_the_receiver_is_not_notified_of_failed_data_nor_past_it() {
 #[test]
 fn defect_03_data_whose_notify_was_not_sent_is_flushed_not_successful() {
     let mut rig = with_notify_slots(1);
-    rig.post((1..=3).map(|id| rig::write_imm(id, 128, id as u32)));
-    rig.rails[0].complete(1);
-    rig.rails[1].complete(1);
+    rig.post((1..=3).map(|id| rig::write_imm(id, 256, id as u32)));
+    rig.rails[0].complete(2);
+    rig.rails[1].complete(3);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.notifies(), [[1]], "one slot: the notify of 2 waits");
     rig.rails[0].fail(WcStatus::LOC_PROT_ERR);

@@ -3,9 +3,12 @@
 //! several".
 
 use polyrail_core::hardware::{QpLimits, Refusal};
-use polyrail_core::verbs::{LocalBuffer, Opcode, RecvWr, SendFlags, SendWr, WcOpcode, WcStatus};
+use polyrail_core::verbs::{
+    Completion, DeviceId, LocalBuffer, Opcode, RecvWr, SendFlags, SendWr, WcOpcode, WcStatus,
+};
+use polyrail_core::virtual_cq::Event;
 use polyrail_core::virtual_qp::{PassThroughOrder, PostRecvError, PostSendError, RailId};
-use polyrail_tests::rig::{self, KEYS, Rig, Setup, done, local, ok};
+use polyrail_tests::rig::{self, KEYS, REMOTE, Rig, Setup, done, local, ok};
 use polyrail_tests::scripted::{LIMITS, QpHandle};
 
 fn unordered() -> Setup {
@@ -28,6 +31,41 @@ fn ordered_a_send_waits_until_what_was_posted_before_is_acknowledged() {
     assert_eq!(rig.poll(), expected);
 }
 
+#[test]
+fn an_atomic_that_waits_keeps_its_operands_and_takes_two_places() {
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    let mut places = 0;
+    while rig.qp.post_send(&rig::write(1, 128)).is_ok() {
+        places += 1;
+    }
+    let mut rig = Setup::spray(2).fragment(128).rig();
+    rig.post([rig::write(1, 128); 2]);
+    rig.post((3..places - 1).map(|id| rig::write(id, 128)));
+    let atomic = SendWr::compare_swap(2, local(8), REMOTE, 5, 6, &KEYS);
+    rig.post([atomic]);
+    let full = rig.qp.post_send(&rig::send(9, 8)).unwrap_err();
+    assert!(matches!(full, PostSendError::Full(_)), "{full:?}");
+    // With one place left, the atomic is refused, and a request that needs one place is not.
+    let mut other = Setup::spray(2).fragment(128).rig();
+    other.post((1..places).map(|id| rig::write(id, 128)));
+    let full = other.qp.post_send(&atomic).unwrap_err();
+    assert!(matches!(full, PostSendError::Full(_)), "{full:?}");
+    other.post([rig::send(9, 8)]);
+    let mut posted = Vec::new();
+    for _ in 0..2 * places {
+        for rail in &rig.rails {
+            let requests = rail.take_doorbells().into_iter().flatten();
+            posted.extend(requests.filter(|request| request.opcode != Opcode::RdmaWrite));
+            rail.complete_all();
+        }
+        rig.poll();
+    }
+    let operands: Vec<_> =
+        posted.iter().map(|request| (request.compare_add, request.swap)).collect();
+    assert_eq!(operands, [(5, 6)]);
+    assert_eq!(rig.qp.unreported_sends(), 0);
+}
+
 /// Only fragmented requests are waited for: a stream of SENDs must not slow down to one at a time
 /// because one of them once had to wait.
 #[test]
@@ -48,8 +86,9 @@ fn ordered_a_send_behind_deferred_sends_in_flight_goes_straight_to_the_rail() {
 #[test]
 fn ordered_a_send_waits_for_the_notify_of_an_earlier_request() {
     let mut rig = Setup::spray(2).fragment(128).rig();
-    rig.post([rig::write_imm(1, 128, 9), rig::send(2, 64)]);
+    rig.post([rig::write_imm(1, 256, 9), rig::send(2, 64)]);
     rig.rails[0].complete(1);
+    rig.rails[1].complete(1);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.opcodes(0), [Opcode::RdmaWrite], "the notify is in flight");
     rig.notify().complete(1);
@@ -114,7 +153,9 @@ fn unordered_a_notify_waits_for_no_send() {
     let mut rig = unordered().rig();
     rig.post([rig::write(7, 128)]);
     assert_eq!(rig.run_dry().len(), 1);
-    rig.post([rig::send(1, 64), rig::write_imm(2, 128, 9)]);
+    // Its data goes over rail 1, past the SEND.
+    assert!(rig.qp.reserve_rail(0, true));
+    rig.post([rig::send(1, 64), rig::write_imm(2, 256, 9)]);
     rig.rails[1].complete_all();
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.notifies(), [[9]]);
@@ -294,6 +335,51 @@ fn unordered_an_inline_send_that_had_to_wait_leaves_nothing_to_wait_for() {
     rig.post([rig::send(3, 64)]);
     rig.rails[0].complete(2);
     assert_eq!(rig.poll_ids(), ok(&[3]), "it took no place in the ring");
+}
+
+#[test]
+fn unordered_sends_and_fragments_that_complete_together_are_each_reported_once() {
+    let mut rig = unordered().rig();
+    let unsignaled = rig::send(4, 64).with_flags(SendFlags::empty());
+    rig.post([rig::send(1, 64), rig::write(2, 256), rig::send(3, 64), unsignaled]);
+    rig.post([rig::send(5, 64), rig::fetch_add(6)]);
+    rig.rails.iter().for_each(|rail| rail.complete_all());
+    let reports = rig.poll();
+    let opcodes = [WcOpcode::SEND, WcOpcode::SEND, WcOpcode::SEND, WcOpcode::FETCH_ADD];
+    assert!(reports.iter().map(|wc| wc.opcode).take(4).eq(opcodes));
+    let ids: Vec<_> = reports.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ids, ok(&[1, 3, 5, 6, 2]));
+    assert_eq!(rig.qp.unreported_sends(), 0);
+}
+
+#[test]
+fn a_send_that_fails_behind_one_that_succeeded_has_its_own_status() {
+    let mut rig = Setup::spray(2).rig();
+    rig.post([rig::send(1, 64), rig::send(2, 64), rig::send(3, 64)]);
+    rig.rails[0].fail_after(1, WcStatus::RNR_RETRY_EXC_ERR);
+    rig.rails[0].flush();
+    let expected =
+        [(1, WcStatus::SUCCESS), (2, WcStatus::RNR_RETRY_EXC_ERR), (3, WcStatus::WR_FLUSH_ERR)];
+    assert_eq!(rig.poll_ids(), expected);
+}
+
+#[test]
+fn a_completion_without_a_tag_behind_sends_is_foreign() {
+    let mut rig = Setup::spray(2).rig();
+    // Until each place of the rail's queue has had a SEND.
+    for _ in 0..100 {
+        rig.post([rig::send(1, 64)]);
+        rig.rails[0].complete(1);
+        rig.poll();
+    }
+    rig.post([rig::send(1, 64)]);
+    rig.rails[0].complete(1);
+    let completion = Completion::success(rig.rails[0].qp_num(), 0, WcOpcode::SEND);
+    rig.rails[0].inject(completion);
+    let (events, _) = rig.poll_events(usize::MAX);
+    let device = DeviceId(0);
+    assert!(events.contains(&Event::Foreign { device, completion }), "{events:?}");
+    assert_eq!((events.len(), rig.qp.protocol_errors()), (2, 0));
 }
 
 /// It is signaled underneath, so that its credit comes back.

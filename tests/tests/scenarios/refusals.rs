@@ -265,7 +265,8 @@ fn a_refused_send_leaves_no_trace() {
         for setup in [spray(), dqplb(), Setup::spray(1)] {
             let single = setup.rails == 1;
             let mut rig = setup.rig();
-            rig.rails.iter().for_each(|rail| rail.refuse_all(Some(refusal)));
+            let all = rig.rails.iter().chain(&rig.notify);
+            all.for_each(|rail| rail.refuse_all(Some(refusal)));
             for wr in [write(), write_imm(), rig::send(9, 8)] {
                 let wr = if refusal == FULL && !single { wr.with_flags(INLINE) } else { wr };
                 if wr.opcode == Opcode::Send && setup.notify == single {

@@ -1,7 +1,7 @@
 //! The receiver as a target of completions: what arrives, and the sizes that follow from it.
 
 use super::end::Receiver;
-use super::slot::{Arrival, Slot, State, UNTOLD};
+use super::slot::{Arrival, Slot, State, UNTOLD, Withdrawal};
 use crate::completion::{
     CompletionTarget, DirectCompletions, PhysicalQp, Role, TargetSet, VirtualWc, sealed,
 };
@@ -130,7 +130,11 @@ impl<
         let slot = &mut slots[at];
         if slot.needs_record {
             let words = region.words(at * RECORD_WORDS..(at + 1) * RECORD_WORDS);
-            slot.read_record(at as u8, words)?;
+            if slot.read_record(at as u8, words)? {
+                slot.end_void();
+                self.waiting -= 1;
+                return Ok(());
+            }
         } else {
             slot.add_up(at as u8)?;
         }
@@ -276,9 +280,15 @@ impl Slot {
     }
 
     /// Copies the sizes out of the record, because the sender may write the record again once the
-    /// slot is reused.
+    /// slot is reused. Returns whether the message was taken back instead.
     #[cold]
-    fn read_record(&mut self, slot: u8, words: &[AtomicU64]) -> Result<(), ProtocolError> {
+    fn read_record(&mut self, slot: u8, words: &[AtomicU64]) -> Result<bool, ProtocolError> {
+        if record::is_void(words) {
+            return Ok(true);
+        }
+        if matches!(self.withdrawal(), Some(Withdrawal::Final | Withdrawal::Tested)) {
+            return Err(ProtocolError::GivenBack { slot });
+        }
         let mut capacities = [0; MAX_BUFFERS];
         for (capacity, entry) in capacities.iter_mut().zip(self.entries()) {
             *capacity = entry.length;
@@ -287,7 +297,10 @@ impl Slot {
         self.sizes = loaded.map_err(|source| ProtocolError::Record { slot, source })?;
         let all = self.sizes[..usize::from(self.count)].iter().map(|size| u64::from(*size)).sum();
         // A moved share refers to the record although earlier shares had the length.
-        if self.units == UNTOLD { Ok(()) } else { check_units(slot, in_bytes(self.units), all) }
+        if self.units != UNTOLD {
+            check_units(slot, in_bytes(self.units), all)?;
+        }
+        Ok(false)
     }
 }
 
@@ -380,13 +393,18 @@ impl<
         false
     }
 
-    fn count_passed(&mut self, _completions: &[Completion], _any_failed: bool) {}
+    fn count_passed(&mut self, _count: usize) {}
+
+    fn note_passed_failures(&mut self, _completions: &[Completion]) {}
 
     fn pump_all(&mut self) {
         // Before `recover`, which may send a fence: the peer acts on it at once, and the shares
         // that it moves need receives.
         if self.lanes.failure.is_none() {
             self.refill();
+            if self.unwritten < self.next {
+                self.write_held();
+            }
         }
         if self.lanes.needs_recovery {
             self.recover();
@@ -398,7 +416,7 @@ impl<
     }
 
     fn needs_poll(&self) -> bool {
-        self.lanes.needs_recovery && self.has_something_to_do()
+        (self.lanes.needs_recovery || self.unwritten < self.next) && self.has_something_to_do()
     }
 
     fn awaits_empty(&self) -> Option<CqId> {

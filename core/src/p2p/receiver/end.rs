@@ -1,9 +1,9 @@
 //! The receiver itself: its parts, and what its owner may look at.
 
-use super::slot::{Slot, State};
+use super::slot::{Slot, State, Withdrawal};
 use crate::hardware::{QueuePair, ReceiveQueue};
 use crate::p2p::card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
-use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, EntryForm, MAX_BUFFERS};
+use crate::p2p::entry::{ENTRY_BYTES, EntryForm, MAX_BUFFERS, ring_words};
 use crate::p2p::error::{BuildError, CardError, Failure};
 use crate::p2p::immediate::{ImmLayout, MAX_SLOTS};
 use crate::p2p::lane::Lane;
@@ -81,10 +81,13 @@ pub struct Receiver<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: 
     pub(super) layout: ImmLayout,
     /// Number of the next receive.
     pub(super) next: u64,
+    /// Number of the first receive whose entries are not written yet: from here to `next`,
+    /// receives are held.
+    pub(super) unwritten: u64,
     /// Buffers of one receive: as many as have their entries in one message of each port of both
     /// ends. Known when the ends are connected.
     pub(super) max_buffers: u8,
-    /// Slots whose immediates are waited for.
+    /// Slots that are held, or whose immediates are waited for.
     pub(super) waiting: u32,
     /// Account and rails of each device.
     pub(super) pools: ArrayVec<DevicePool<S>, MAX_RAILS>,
@@ -100,6 +103,10 @@ pub struct Receiver<Q, S, M, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// The keys of that for requests on each device.
     pub(super) lkeys: [u32; MAX_RAILS],
     pub(super) is_connected: bool,
+    /// The version of cancel on the sender's card.
+    pub(super) peer_cancel_version: u32,
+    /// The sender is to be asked to give receives back.
+    pub(super) wants_back: bool,
     /// Where the sender's entries are to be written, and how.
     pub(super) ring: RemoteMemory,
     pub(super) form: EntryForm,
@@ -136,7 +143,7 @@ impl<
 > Receiver<Q, S, M, QPS, DEPTH, SLOTS>
 {
     pub(super) const RECORDS_WORDS: usize = SLOTS * RECORD_WORDS;
-    pub(super) const STAGING_WORDS: usize = SLOTS * MAX_BUFFERS * ENTRY_WORDS;
+    pub(super) const STAGING_WORDS: usize = ring_words(SLOTS);
     pub(super) const SCRATCH_WORDS: usize = MAX_RAILS;
 
     /// Words that its region must have: the records that the sender writes sizes into, entries on
@@ -184,6 +191,7 @@ impl<
             config,
             layout,
             next: 1,
+            unwritten: 1,
             max_buffers: 0,
             waiting: 0,
             pools: ArrayVec::new(),
@@ -195,6 +203,8 @@ impl<
             first_lanes,
             region,
             is_connected: false,
+            peer_cancel_version: 0,
+            wants_back: false,
             ring: RemoteMemory::default(),
             form: EntryForm::default(),
             flushes: flush_lanes(flush_queue_pairs)?,
@@ -273,6 +283,7 @@ impl<
         let shortest = self.lanes.iter().map(|lane| lane.max_message).min().unwrap_or_default();
         self.max_buffers = (shortest as usize / ENTRY_BYTES).min(MAX_BUFFERS) as u8;
         self.is_connected = true;
+        self.peer_cancel_version = peer.ports.cancel_version;
         (self.ring, self.form) = (peer.ring, peer.form);
         Ok(())
     }
@@ -288,7 +299,7 @@ impl<
             return Err(CardError::Connected);
         }
         self.ports().fit(&peer.ports)?;
-        peer.ring.check(SLOTS * MAX_BUFFERS * ENTRY_BYTES)
+        peer.ring.check(ring_words(SLOTS) * size_of::<u64>())
     }
 
     /// What it was made with.
@@ -323,7 +334,7 @@ impl<
 
     /// Receives that are not done, or that were not reported to their callers.
     pub fn unfinished(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.state != State::Free).count()
+        self.slots.iter().filter(|slot| !slot.is_reported()).count()
     }
 
     /// Why the connection failed, if it did.
@@ -408,9 +419,22 @@ impl<
             let works = lane.health.lifecycle.is_in_service() && self.lanes.failure.is_none();
             assert!(works || lane.is_stopped, "nothing is posted to what failed");
         }
-        let waiting = self.slots.iter().filter(|slot| slot.state == State::Waiting).count();
-        assert_eq!(waiting, self.waiting as usize, "waiting slots are counted");
+        let count = |state| self.slots.iter().filter(|slot| slot.state == state).count();
+        let held = count(State::Held);
+        assert_eq!(
+            count(State::Waiting) + held,
+            self.waiting as usize,
+            "waiting slots are counted"
+        );
         if self.lanes.failure.is_none() {
+            let numbers = self.unwritten..self.next;
+            assert_eq!(numbers.clone().count(), held, "what is held is written later");
+            for number in numbers {
+                let slot = &self.slots[Self::slot_at(number)];
+                assert!(slot.number == number && slot.state == State::Held && slot.seen.is_empty());
+                let is_unasked = matches!(slot.withdrawal(), None | Some(Withdrawal::Wanted));
+                assert!(is_unasked, "the sender does not know of it");
+            }
             for slot in self.slots.iter().filter(|slot| slot.state == State::Waiting) {
                 assert!(!slot.is_complete() && (slot.seen & slot.mask) == slot.seen);
             }

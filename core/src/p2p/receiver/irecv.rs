@@ -4,14 +4,15 @@
 use super::end::{DevicePool, Receiver};
 use super::slot::{Slot, State};
 use crate::hardware::{QueuePair, ReceiveQueue};
-use crate::p2p::entry::{ENTRY_BYTES, ENTRY_KEYS, ENTRY_WORDS, Entry, MAX_BUFFERS};
+use crate::p2p::entry::{ENTRY_BYTES, ENTRY_KEYS, ENTRY_WORDS, Entry, MAX_BUFFERS, entry_word};
 use crate::p2p::error::{CallError, NotNow};
 use crate::p2p::lane::{Lane, Purpose, blank, find_keys, key};
 use crate::p2p::lanes::Devices;
-use crate::p2p::memory::{Region, Words};
+use crate::p2p::memory::Words;
 use crate::p2p::record::{self, RECORD_WORDS};
 use crate::rail::MAX_RAILS;
 use crate::verbs::{DeviceKeys, LocalBuffer, Opcode, SendFlags, SendRequest};
+use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 
 /// A buffer for a message.
@@ -22,7 +23,8 @@ pub struct RecvBuffer<'k> {
     /// Tag by which the sender finds the buffer within the receive.
     pub tag: u32,
     /// The keys of this buffer for the device of every rail of this end, of which the rkeys are
-    /// used. An empty buffer needs none.
+    /// used. An empty buffer needs none. The memory must be registered with LOCAL_WRITE and
+    /// REMOTE_WRITE: the sender's device writes to it.
     pub keys: &'k [DeviceKeys],
 }
 
@@ -33,7 +35,7 @@ pub struct RecvBuffer<'k> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the buffers are the connection's until the request was tested"]
 pub struct RecvHandle {
-    number: u64,
+    pub(super) number: u64,
 }
 
 impl RecvHandle {
@@ -89,6 +91,10 @@ impl<
 {
     /// Offers 1 to 8 buffers to the sender. Its next send, or one send for each buffer, fills them.
     ///
+    /// The offer is sent at once if the sender has no other one. Otherwise one of the next
+    /// [`polls_before_waiting`](crate::virtual_cq::VirtualCq::polls_before_waiting) polls sends it,
+    /// together with the offers of the calls since then: receives of one buffer share a request.
+    ///
     /// # Errors
     ///
     /// Nothing changed, and nothing was offered. [Not now](CallError::NotNow): there is no room;
@@ -106,24 +112,74 @@ impl<
         if slot.state != State::Free || slot.rewriting.is_some() {
             return Err(NotNow::SlotTaken { number: slot.number }.into());
         }
+        // A sender that has another offer can wait for this one until the next poll, which writes
+        // the entries of several receives with one request.
+        let at_once = self.waiting == 0;
         // First the checks that can end the call, since the steps below write memory and post
-        // receives.
+        // receives. Without a rail, a receive is not held either: no device would promise receives
+        // for it.
         let lane = self.entry_lane(at).ok_or(NotNow::NoCredits)?;
-        let entries = self.fill_entries(at, number, buffers)?;
+        self.fill_entries(at, number, buffers)?;
         self.promise()?;
         // Before the entries go out, since the sender may use the slot at once: a record that is
         // not written must be detected, and each immediate must find a receive.
         record::poison(&self.record(at)[..buffers.len()]);
-        let posted = self.post_entries(at, lane, entries, Purpose::Entries);
-        if let Err(refused) = posted {
-            self.entries_refused(lane, refused);
-            return Err(refused.into());
+        if at_once {
+            let first = entry_word(SLOTS, at, buffers.len());
+            let posted = self.post_entries(first, lane, buffers.len(), Purpose::Entries);
+            if let Err(refused) = posted {
+                self.entries_refused(lane, refused);
+                return Err(refused.into());
+            }
         }
-        self.slots[at].wait(number, buffers.len() as u8, lane as u8);
+        let slot = &mut self.slots[at];
+        slot.hold(number, buffers.len() as u8);
+        if at_once {
+            slot.wait(lane as u8);
+            self.unwritten = number + 1;
+        }
         self.waiting += 1;
         // Last, so that a call that failed has used no number: the sender expects each of them.
         self.next = number + 1;
         Ok(RecvHandle { number })
+    }
+
+    /// Writes the entries of the receives that are held, as far as there are credits. Successive
+    /// receives of one buffer share a request.
+    #[inline(never)]
+    pub(super) fn write_held(&mut self) {
+        while self.unwritten < self.next {
+            let at = Self::slot_at(self.unwritten);
+            // Without a credit they stay held, and the next poll tries again: the completions of
+            // earlier entries return credits.
+            let Some(lane) = self.entry_lane(at) else { return };
+            let (receives, entries) = self.held_together(at, &self.lanes[lane]);
+            let first = entry_word(SLOTS, at, usize::from(self.slots[at].count));
+            if let Err(refused) = self.post_entries(first, lane, entries, Purpose::Entries) {
+                return self.held_refused(lane, refused);
+            }
+            for slot in &mut self.slots[at..at + receives] {
+                slot.wait(lane as u8);
+            }
+            self.unwritten += receives as u64;
+        }
+    }
+
+    /// Returns how many receives, the held one in slot `at` first, have their entries in one
+    /// request of this queue pair, and the number of their entries.
+    fn held_together(&self, at: usize, lane: &Lane<Q, DEPTH>) -> (usize, usize) {
+        let count = usize::from(self.slots[at].count);
+        if count > 1 {
+            return (1, count);
+        }
+        // Behind the last slot of the ring comes its first one, which is no neighbour in memory;
+        // and the next group of slots may have another queue pair.
+        let group = if self.devices.len() == 1 { SLOTS } else { Self::GROUP - at % Self::GROUP };
+        let fitting = lane.max_message as usize / ENTRY_BYTES;
+        let most = group.min(SLOTS - at).min(fitting).min((self.next - self.unwritten) as usize);
+        let alone = self.slots[at..at + most].iter().take_while(|slot| slot.count == 1);
+        let receives = alone.count();
+        (receives, receives)
     }
 
     /// Returns the message if it has arrived. The buffers then belong to the caller again, and the
@@ -133,7 +189,9 @@ impl<
     ///
     /// [`Failed`](CallError::Failed): the connection failed before the message arrived. The buffers
     /// belong to the caller again, with undefined contents. Until all queue pairs are drained the
-    /// result is `Ok(None)`. [`NoRequest`](CallError::NoRequest): an earlier call returned the
+    /// result is `Ok(None)`. [`TakenBack`](CallError::TakenBack): this end [took the receive
+    /// back](Self::cancel), or the sender the message. The buffers belong to the caller again, and may
+    /// have been written in part. [`NoRequest`](CallError::NoRequest): an earlier call returned the
     /// result.
     pub fn test(&mut self, handle: RecvHandle) -> Result<Option<Received>, CallError> {
         let RecvHandle { number } = handle;
@@ -145,6 +203,9 @@ impl<
         if slot.state == State::Done {
             slot.state = State::Free;
             return Ok(Some(Received::new(slot)));
+        }
+        if slot.is_taken_back() {
+            return Err(slot.note_taken_back());
         }
         match self.lanes.failure {
             // Until then a NIC may still write to the buffers.
@@ -167,22 +228,21 @@ impl<
         }
     }
 
-    /// Builds the entries of a receive in the staging copy of its free slot, and returns that copy.
+    /// Builds the entries of a receive in the staging copy of its free slot.
     #[inline]
     fn fill_entries(
         &mut self,
         at: usize,
         number: u64,
         buffers: &[RecvBuffer<'_>],
-    ) -> Result<LocalBuffer, CallError> {
+    ) -> Result<(), CallError> {
         // One buffer is the usual case, and its entry is made and staged in one pass.
         let [only] = buffers else { return self.fill_several(at, number, buffers) };
         let Self { slots, devices, region, form, .. } = self;
         let entry = &mut slots[at].entries[0];
         *entry = only.entry(number, (1, 0), devices)?;
-        let (words, staged) = Self::staging(region, at, 1);
-        entry.store(*form, words);
-        Ok(staged)
+        entry.store(*form, region.words(Self::staging(at, 1)));
+        Ok(())
     }
 
     /// Builds the entries of several buffers.
@@ -192,14 +252,14 @@ impl<
         at: usize,
         number: u64,
         buffers: &[RecvBuffer<'_>],
-    ) -> Result<LocalBuffer, CallError> {
+    ) -> Result<(), CallError> {
         let count = buffers.len() as u8;
         for (index, buffer) in (0..).zip(buffers) {
             let entry = buffer.entry(number, (count, index), &self.devices)?;
             self.slots[at].entries[usize::from(index)] = entry;
         }
-        let entries = &self.slots[at].entries[..buffers.len()];
-        Ok(self.stage(at, entries))
+        self.stage(at, &self.slots[at].entries[..buffers.len()]);
+        Ok(())
     }
 
     /// Reserves receives for one more slot on each device that may deliver an immediate.
@@ -222,14 +282,18 @@ impl<
         self.region.words(at * RECORD_WORDS..(at + 1) * RECORD_WORDS)
     }
 
+    /// Slots whose entries use the same device, if there are several: neighbours, so that one
+    /// request can write entries of several slots.
+    const GROUP: usize = SLOTS / MAX_RAILS;
+
     /// Returns the queue pair for the entries of a slot: the first one of a device, with devices in
-    /// turn, so that successive entries of one slot use the same connection while it works. `None`
-    /// if it has no credit, which is back-pressure.
+    /// turn for each group of slots, so that successive entries of one slot use the same connection
+    /// while it works. `None` if it has no credit, which is back-pressure.
     #[inline(always)]
     pub(super) fn entry_lane(&self, at: usize) -> Option<usize> {
         let devices = self.devices.len();
         // A division is slow, and one device is common.
-        let device = if devices == 1 { 0 } else { at % devices };
+        let device = if devices == 1 { 0 } else { at / Self::GROUP % devices };
         let place = usize::from(self.first_lanes[device]);
         let lane = &self.lanes[place];
         let works = usize::from(lane.device_at) == device && self.writes_entries(lane);
@@ -246,7 +310,7 @@ impl<
     #[cold]
     fn find_entry_lane(&self, at: usize) -> Option<usize> {
         let devices = self.devices.len();
-        let mut in_turn = (0..devices).map(|step| (at + step) % devices);
+        let mut in_turn = (0..devices).map(|step| (at / Self::GROUP + step) % devices);
         let place = in_turn.find_map(|device| {
             self.lanes
                 .iter()
@@ -255,17 +319,19 @@ impl<
         place.filter(|place| self.lanes[*place].has_room(1))
     }
 
-    /// Writes the staged entries of a slot with one request. If the driver refuses it, nothing
-    /// changed.
-    #[inline(always)]
+    /// Writes staged entries with one request, those from word `first` of the ring on. If the driver
+    /// refuses it, nothing changed.
+    #[inline]
     pub(super) fn post_entries(
         &mut self,
-        at: usize,
+        first: usize,
         place: usize,
-        staged: LocalBuffer,
+        entries: usize,
         purpose: Purpose,
     ) -> Result<(), NotNow> {
-        let Self { lanes, ring, lkeys, .. } = self;
+        let Self { lanes, ring, lkeys, region, .. } = self;
+        let words = Self::RECORDS_WORDS + first;
+        let staged = region.part(words..words + entries * ENTRY_WORDS, entries * ENTRY_BYTES).1;
         let lane = &mut lanes[place];
         let lkey = lkeys[usize::from(lane.device_at) % MAX_RAILS];
         // Inline saves the NIC a read of the staging copy.
@@ -273,7 +339,7 @@ impl<
         let request = SendRequest {
             flags: if is_inline { SendFlags::INLINE } else { SendFlags::empty() },
             sge: staged.sge(lkey),
-            remote_addr: ring.addr + (at * MAX_BUFFERS * ENTRY_BYTES) as u64,
+            remote_addr: ring.addr + (first * size_of::<u64>()) as u64,
             rkey: key(&ring.rkeys, lane.peer_at),
             ..blank(Opcode::RdmaWrite)
         };
@@ -291,23 +357,21 @@ impl<
         }
     }
 
-    /// Stores the entries of a slot in its staging copy, and returns that copy.
-    pub(super) fn stage(&self, at: usize, entries: &[Entry]) -> LocalBuffer {
-        let (words, staged) = Self::staging(&self.region, at, entries.len());
+    /// Stores the entries of a slot in its staging copy.
+    pub(super) fn stage(&self, at: usize, entries: &[Entry]) {
+        let words = self.region.words(Self::staging(at, entries.len()));
         for (words, entry) in words.chunks_exact(ENTRY_WORDS).zip(entries) {
             entry.store(self.form, words);
         }
-        staged
     }
 
-    /// Returns the staging copy of the entries of a slot, as words and as a buffer of `count`
-    /// entries. It does not change until the slot is reused, because the NIC may read it at any
-    /// time before.
+    /// Returns the place of the staging copy of a slot's `count` entries, which are at the same
+    /// place in the ring. It does not change until the slot is reused, because the NIC may read it
+    /// at any time before.
     #[inline]
-    fn staging(region: &Region<M>, at: usize, count: usize) -> (&[AtomicU64], LocalBuffer) {
-        const SLOT: usize = MAX_BUFFERS * ENTRY_WORDS;
-        let first = Self::RECORDS_WORDS + at * SLOT;
-        region.part(first..first + SLOT, count * ENTRY_BYTES)
+    const fn staging(at: usize, count: usize) -> Range<usize> {
+        let first = Self::RECORDS_WORDS + entry_word(SLOTS, at, count);
+        first..first + count * ENTRY_WORDS
     }
 }
 

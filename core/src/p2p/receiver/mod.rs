@@ -8,8 +8,11 @@
 //!    rails that deliver one; when all have arrived, the sizes are known (`slot`).
 //! 3. `test`, in `irecv`, returns the buffers to the caller. `flush` makes the message visible to
 //!    other devices.
+//!
+//! `reroute` has what becomes of queue pairs that fail, and `cancel` of receives that are taken back.
 
 mod arrive;
+mod cancel;
 mod end;
 mod flush;
 mod irecv;

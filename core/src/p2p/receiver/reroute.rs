@@ -13,13 +13,15 @@
 use super::end::{DevicePool, FlushLane, Receiver};
 use super::slot::State;
 use crate::hardware::{CqId, QpLimits, QueuePair, ReceiveQueue};
-use crate::p2p::control::End;
+use crate::p2p::control::{Control, End};
+use crate::p2p::entry::entry_word;
 use crate::p2p::error::NotNow;
 use crate::p2p::lane::{Lane, Purpose};
 use crate::p2p::memory::Words;
 use crate::p2p::pool::Account;
 use crate::rail::{
-    FailedBecause, PhysicalRail, RailEventKind, RailId, RailState, Rails, RailsFailure, Reroute,
+    ControlError, FailedBecause, PhysicalRail, RailEventKind, RailId, RailState, Rails,
+    RailsFailure, Reroute,
 };
 use crate::verbs::DeviceId;
 
@@ -179,6 +181,18 @@ impl<
         self.lanes[place].peer_at = peer_device;
         self.count_rails();
     }
+
+    fn next_withdrawal(&mut self) -> Option<Control> {
+        self.ask_for_receive()
+    }
+
+    fn withdrawn(&mut self, number: u64) -> Result<(), ControlError> {
+        self.given_back(number)
+    }
+
+    fn repeat_withdrawals(&mut self) {
+        self.ask_again();
+    }
 }
 
 /// Accounts and completion queues.
@@ -229,6 +243,18 @@ impl<
     const SLOTS: usize,
 > Receiver<Q, S, M, QPS, DEPTH, SLOTS>
 {
+    /// A driver did not take the entries of receives that are held. If it refuses for good, its
+    /// queue pair failed, with or without re-routing: no caller is left to be told.
+    #[cold]
+    pub(super) fn held_refused(&mut self, place: usize, refused: NotNow) {
+        if let NotNow::Refused { refusal, .. } = refused
+            && let Some(errno) = refusal.errno()
+        {
+            let error = self.lanes[place].refusal_error(errno, 0);
+            self.rail_failed(place, FailedBecause::Error(error));
+        }
+    }
+
     /// A driver did not take entries. If it refuses for good, its queue pair failed.
     pub(super) fn entries_refused(&mut self, place: usize, refused: NotNow) {
         if let NotNow::Refused { refusal, .. } = refused
@@ -247,6 +273,10 @@ impl<
             return owes || !self.is_drained();
         }
         let drains = |lane: &Lane<Q, DEPTH>| lane.health.lifecycle.state() == RailState::Draining;
+        let held = self.unwritten < self.next;
+        if held && self.entry_lane(Self::slot_at(self.unwritten)).is_some() {
+            return true;
+        }
         let rewrites =
             || (0..SLOTS).any(|at| self.slots[at].wants_entries && self.entry_lane(at).is_some());
         self.lanes.iter().any(drains) || rewrites() || self.lacks_receives()
@@ -271,8 +301,10 @@ impl<
         self.refill();
         self.rewrite();
         let wants_entries = self.slots.iter().any(|slot| slot.wants_entries);
-        self.lanes.needs_recovery =
-            self.lanes.awaits_fence() || wants_entries || self.lacks_receives();
+        self.lanes.needs_recovery = self.lanes.awaits_fence()
+            || self.lanes.failure.is_some()
+            || wants_entries
+            || self.lacks_receives();
     }
 
     /// The queue pair that a place had in this generation is Down now: entries that it may have
@@ -310,8 +342,9 @@ impl<
             // All queue pairs for entries may be full or failed. `has_something_to_do` has the next
             // poll try again.
             let Some(lane) = self.entry_lane(at) else { continue };
-            let entries = self.stage(at, self.slots[at].entries());
-            match self.post_entries(at, lane, entries, purpose) {
+            let count = usize::from(self.slots[at].count);
+            self.stage(at, self.slots[at].entries());
+            match self.post_entries(entry_word(SLOTS, at, count), lane, count, purpose) {
                 Ok(()) => {
                     let slot = &mut self.slots[at];
                     slot.wants_entries = false;

@@ -9,10 +9,27 @@ use crate::p2p::mask::Mask;
 pub(super) enum State {
     /// Unused, or `test` has returned the result.
     Free,
+    /// Offered by the caller. The entries are not written yet, so nothing can arrive.
+    Held,
     /// The entries are written, and immediates are missing.
     Waiting,
     /// All immediates have arrived, and the sizes are known.
     Done,
+    /// All immediates have arrived, of a message that was taken back.
+    Void,
+}
+
+/// How far a receive is that its owner wants back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Withdrawal {
+    /// The sender is to be asked, once the entries are written.
+    Wanted,
+    /// The sender is asked.
+    Asked,
+    /// The sender writes nothing more. The slot waits for its void message.
+    Final,
+    /// As Final, and `test` has returned that.
+    Tested,
 }
 
 /// A receive.
@@ -49,6 +66,8 @@ pub(super) struct Slot {
     pub(super) wants_entries: bool,
     /// The place of the queue pair that writes the entries again, until that write has ended.
     pub(super) rewriting: Option<u8>,
+    /// The last receive of the slot that its owner wants back.
+    pub(super) withdrawal: (u64, Withdrawal),
 }
 
 /// An immediate that arrived for a slot.
@@ -90,15 +109,15 @@ impl Slot {
         entries_lane: 0,
         wants_entries: false,
         rewriting: None,
+        withdrawal: (0, Withdrawal::Wanted),
     };
 
-    /// Starts to wait for the message of receive `number`, whose entries are written.
+    /// Takes receive `number`, whose entries are not written yet.
     #[inline]
-    pub(super) fn wait(&mut self, number: u64, count: u8, entries_lane: u8) {
-        self.entries_lane = entries_lane;
+    pub(super) fn hold(&mut self, number: u64, count: u8) {
         self.wants_entries = false;
         self.number = number;
-        self.state = State::Waiting;
+        self.state = State::Held;
         self.count = count;
         self.mask = Mask::EMPTY;
         self.seen = Mask::EMPTY;
@@ -108,6 +127,19 @@ impl Slot {
         self.units = UNTOLD;
         // An immediate has room for one size only.
         self.needs_record = count > 1;
+    }
+
+    /// How far the present receive is, if its owner wants it back.
+    pub(super) fn withdrawal(&self) -> Option<Withdrawal> {
+        let (number, withdrawal) = self.withdrawal;
+        (number == self.number).then_some(withdrawal)
+    }
+
+    /// Starts to wait for the message: the queue pair at this place has written the entries.
+    #[inline]
+    pub(super) fn wait(&mut self, entries_lane: u8) {
+        self.entries_lane = entries_lane;
+        self.state = State::Waiting;
     }
 
     /// Notes that a queue pair on this device was lost with completions that were not polled.

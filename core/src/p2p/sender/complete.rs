@@ -125,7 +125,9 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         false
     }
 
-    fn count_passed(&mut self, _completions: &[Completion], _any_failed: bool) {}
+    fn count_passed(&mut self, _count: usize) {}
+
+    fn note_passed_failures(&mut self, _completions: &[Completion]) {}
 
     fn pump_all(&mut self) {
         if self.owes {

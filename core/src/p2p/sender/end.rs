@@ -3,7 +3,7 @@
 use super::slot::{Slot, Stage, State};
 use crate::hardware::QueuePair;
 use crate::p2p::card::{Ports, ReceiverCard, RemoteMemory, SenderCard};
-use crate::p2p::entry::{ENTRY_BYTES, ENTRY_WORDS, EntryForm, MAX_BUFFERS};
+use crate::p2p::entry::{ENTRY_BYTES, EntryForm, ring_words};
 use crate::p2p::error::{BuildError, CardError, Failure};
 use crate::p2p::immediate::{ImmLayout, MAX_SLOTS, SIZE_UNIT};
 use crate::p2p::lane::Lane;
@@ -155,6 +155,18 @@ pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize
     pub(super) devices: Devices,
     pub(super) region: Region<M>,
     pub(super) is_connected: bool,
+    /// The ends are connected and have not failed, and the receiver wants no receive back whose turn
+    /// is to come.
+    // One flag, so that a send tests one.
+    pub(super) may_send: bool,
+    /// Messages that are being taken back, or whose receivers do not know yet that they were.
+    pub(super) being_taken_back: u32,
+    /// Receives whose turn is to come and which the receiver wants back.
+    pub(super) withdrawn: u32,
+    /// The receiver is to be sent an answer.
+    pub(super) owes_answers: bool,
+    /// The version of cancel on the receiver's card.
+    pub(super) peer_cancel_version: u32,
     /// The receiver's records.
     pub(super) records: RemoteMemory,
     pub(super) slots: [Slot; SLOTS],
@@ -163,7 +175,7 @@ pub struct Sender<Q, M, const QPS: usize, const DEPTH: usize, const SLOTS: usize
 impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: usize>
     Sender<Q, M, QPS, DEPTH, SLOTS>
 {
-    pub(super) const RING_WORDS: usize = SLOTS * MAX_BUFFERS * ENTRY_WORDS;
+    pub(super) const RING_WORDS: usize = ring_words(SLOTS);
 
     /// Words that its region must have: the ring that the receiver writes entries into, and the
     /// sizes on their way to the receiver.
@@ -210,6 +222,11 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             devices,
             region,
             is_connected: false,
+            may_send: false,
+            being_taken_back: 0,
+            withdrawn: 0,
+            owes_answers: false,
+            peer_cancel_version: 0,
             records: RemoteMemory::default(),
             slots: [Slot::BLANK; SLOTS],
         })
@@ -236,6 +253,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.check_card(peer)?;
         connect(&mut self.lanes, &peer.ports);
         self.is_connected = true;
+        self.may_send = self.withdrawn == 0 && self.lanes.failure.is_none();
+        self.peer_cancel_version = peer.ports.cancel_version;
         self.records = peer.records;
         let ports = self.lanes.iter().map(|lane| lane.max_message);
         let shortest_port = ports.min().unwrap_or_default();
@@ -266,6 +285,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         peer.records.check(SLOTS * RECORD_BYTES)
     }
 
+    /// Sets how the next messages above the threshold are divided among rails, in place of
+    /// [`split`](SenderConfig::split), for example because a port has another rate now.
+    pub fn set_split(&mut self, split: SplitPolicy) {
+        self.split.set_policy(split);
+        self.config.split = split;
+    }
+
     /// What it was made with.
     pub const fn config(&self) -> &SenderConfig {
         &self.config
@@ -281,6 +307,11 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         self.lanes.get(queue_pair).map(Lane::counters)
     }
 
+    /// Returns the payload bytes in flight on a rail, on all its queue pairs.
+    pub fn bytes_in_flight(&self, rail: u8) -> u64 {
+        self.outstanding.get(usize::from(rail)).copied().unwrap_or(0)
+    }
+
     /// Messages that are not done, or that were not reported to their callers. A message that was
     /// only looked at, for a buffer that did not fit, does not count.
     pub fn unfinished(&self) -> usize {
@@ -291,11 +322,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     /// known. Messages that wait for sends of their other buffers, or only for their callers to
     /// test them, do not count.
     pub fn under_way(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.state == State::Sending).count()
+        let is_carried = |state| matches!(state, State::Sending | State::TakingBack | State::Void);
+        self.slots.iter().filter(|slot| is_carried(slot.state)).count()
     }
 
-    /// Returns whether [`isend`](Self::isend) has refused a message while no rail was in service, and
-    /// none has returned since. It is taken for a message that waits, because callers try again.
+    /// Returns whether [`isend`](Self::isend) has refused a message, or a poll could not send a [void
+    /// one](Self::owes_void_messages), while no rail was in service, and none has returned since. It
+    /// is taken for a message that waits, because callers and polls try again.
     pub const fn waits_for_rail(&self) -> bool {
         self.waits_for_rail
     }
@@ -339,6 +372,8 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             self.owed = [None; QPS];
             self.owes = false;
             self.has_lost = false;
+            self.being_taken_back = 0;
+            self.may_send = false;
             self.drain();
         }
     }
@@ -373,10 +408,24 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let owes = self.owed.iter().any(Option::is_some);
         assert!(self.owes || !owes, "what is owed is known to be");
         assert!(!self.waits_for_rail || !self.lanes.any_in_service(), "there is a rail");
+        let is_being_taken_back =
+            |slot: &&Slot| matches!(slot.state, State::TakingBack | State::Void);
+        let being_taken_back = self.slots.iter().filter(is_being_taken_back).count();
+        if self.lanes.failure.is_none() {
+            assert_eq!(being_taken_back, self.being_taken_back as usize);
+            assert!(being_taken_back == 0 || self.lanes.needs_recovery, "polls look at them");
+            let is_to_come = |slot: &&Slot| slot.withdrawal.number >= self.next;
+            assert_eq!(self.slots.iter().filter(is_to_come).count(), self.withdrawn as usize);
+        }
+        let may_send = self.is_connected && self.withdrawn == 0 && self.lanes.failure.is_none();
+        assert_eq!(self.may_send, may_send);
+        let drains = self.lanes.failure.is_some() && !self.is_drained();
+        assert!(!drains || self.lanes.needs_recovery, "polls drain it");
         for slot in &self.slots {
             if slot.state == State::Sending {
                 assert!(!slot.mask.is_empty() && !slot.has_arrived());
             }
+            assert!(slot.taken_back & !slot.awaited == 0 && slot.void <= slot.number);
             let shares = slot.mask.map(|rail| &slot.shares[usize::from(rail)]);
             for share in shares.filter(|_| self.lanes.failure.is_none()) {
                 let lifecycle = &self.lanes[usize::from(share.lane)].health.lifecycle;

@@ -8,7 +8,10 @@
 //!    what is left is posted by later polls.
 //! 3. `complete` takes what a poll brings: a share whose requests have ended has arrived.
 //! 4. `test`, which is beside `isend`, gives the buffers back to the callers.
+//!
+//! `reroute` has what becomes of queue pairs that fail, and `cancel` of messages that are taken back.
 
+mod cancel;
 mod complete;
 mod end;
 mod isend;

@@ -153,6 +153,13 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         record::store(self.region.words(first..first + RECORD_WORDS), sizes);
     }
 
+    /// Stores in the staging copy of the record that the message was taken back.
+    pub(super) fn stage_void(&self, at: usize) {
+        let first = Self::RING_WORDS + at * RECORD_WORDS;
+        let words = first..first + usize::from(self.slots[at].count);
+        record::store_void(self.region.words(words));
+    }
+
     /// Posts the rest of a share, as far as there are credits.
     #[inline(never)]
     pub(super) fn post_share(&mut self, number: u64, rail: u8) -> Taken {
@@ -261,10 +268,14 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     pub(super) fn post_owed(&mut self) {
         for place in 0..self.lanes.len() {
             let Some((number, rail)) = self.owed[place] else { continue };
-            if self.slots[Self::slot_at(number)].number != number {
+            let slot = &self.slots[Self::slot_at(number)];
+            if slot.number != number {
                 // The receiver finished the message without this repetition, and the slot has a new
                 // one.
                 self.owed[place] = None;
+                continue;
+            }
+            if !self.may_be_posted(number) {
                 continue;
             }
             let taken = self.post_share(number, rail);
@@ -297,10 +308,11 @@ impl Slot {
     }
 
     /// Returns whether the signal of a rail carries the record. Each moved share does, because the
-    /// lost one may have been the leader's.
+    /// lost one may have been the leader's, and each share of a message that was taken back.
     fn brings_sizes(&self, rail: u8) -> bool {
         let is_leaders = self.told == Told::Record && self.mask.leader() == Some(rail);
-        is_leaders || self.shares[usize::from(rail)].is_moved
+        let share = &self.shares[usize::from(rail)];
+        is_leaders || share.is_moved || share.is_bare
     }
 
     /// Returns the immediate of the shares of a fast message.

@@ -18,12 +18,13 @@
 use super::end::Sender;
 use super::slot::{Share, Slot, Stage, State};
 use crate::hardware::{QpLimits, QueuePair};
-use crate::p2p::control::End;
+use crate::p2p::control::{Control, End};
 use crate::p2p::error::Failure;
 use crate::p2p::lane::Lane;
 use crate::p2p::memory::Words;
 use crate::rail::{
-    FailedBecause, PhysicalRail, RailEventKind, RailId, RailState, Rails, RailsFailure, Reroute,
+    ControlError, FailedBecause, PhysicalRail, RailEventKind, RailId, RailState, Rails,
+    RailsFailure, Reroute,
 };
 use crate::verbs::DeviceId;
 
@@ -138,6 +139,14 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
     fn replaced(&mut self, place: usize, peer_device: u8) {
         self.lanes[place].peer_at = peer_device;
     }
+
+    fn next_withdrawal(&mut self) -> Option<Control> {
+        self.next_answer()
+    }
+
+    fn withdraw(&mut self, number: u64) -> Result<(), ControlError> {
+        self.withdraw_receive(number)
+    }
 }
 
 /// Steps.
@@ -151,11 +160,19 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             return self.lanes.iter().any(Lane::needs_poll);
         }
         // What waits for credits goes on with a completion.
-        let takes_more = |(owed, lane): (&Option<_>, &Lane<Q, DEPTH>)| {
-            let takes_lost = self.has_lost && self.lanes.is_open(lane);
-            (owed.is_some() || takes_lost) && lane.has_room(1)
+        let takes_more = |(owed, lane): (&Option<(u64, u8)>, &Lane<Q, DEPTH>)| {
+            // What a queue pair owes comes first there.
+            let takes = match *owed {
+                Some((number, _)) => self.may_be_posted(number),
+                None => self.has_lost && self.lanes.is_open(lane),
+            };
+            takes && lane.has_room(1)
         };
         let drains = |lane: &Lane<Q, DEPTH>| lane.health.lifecycle.state() == RailState::Draining;
+        if self.withdrawn > 0 && self.lanes.any_in_service() {
+            // Its entries come without a completion.
+            return true;
+        }
         self.owed.iter().zip(self.lanes.iter()).any(takes_more) || self.lanes.iter().any(drains)
     }
 
@@ -169,10 +186,15 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
             return self.drain();
         }
         // Behind `settle`, which may have found shares that did not arrive.
+        self.take_back_further();
         if self.has_lost {
             self.send_again();
         }
-        self.lanes.needs_recovery = self.lanes.awaits_fence() || self.has_lost;
+        self.lanes.needs_recovery = self.lanes.awaits_fence()
+            || self.lanes.failure.is_some()
+            || self.has_lost
+            || self.being_taken_back > 0
+            || self.withdrawn > 0;
     }
 
     /// The queue pair that a place had in this generation is Down now, and `arrived` of its
@@ -241,6 +263,10 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         // Set again by each share that finds no queue pair, so one pass is enough.
         self.has_lost = false;
         for at in 0..SLOTS {
+            // What becomes of the message is decided when nothing of it is in flight.
+            if self.slots[at].state == State::TakingBack {
+                continue;
+            }
             for rail in self.slots[at].mask {
                 if self.slots[at].shares[usize::from(rail)].stage == Stage::Lost {
                     self.has_lost |= !self.send_share_again(at, rail);
@@ -268,7 +294,11 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
         let (stage, is_moved) = (Stage::Posting, true);
         slot.shares[usize::from(rail)] =
             Share { stage, lane, generation, payload, is_moved, is_bare, ..Slot::NO_SHARE };
-        self.stage_sizes(at);
+        if slot.is_void() {
+            self.stage_void(at);
+        } else {
+            self.stage_sizes(at);
+        }
         self.outstanding[usize::from(carrier)] += payload;
         let taken = self.post_share(self.slots[at].number, rail);
         if let Some(errno) = taken.refusal.and_then(|refusal| refusal.errno()) {
@@ -280,7 +310,7 @@ impl<Q: QueuePair, M: Words, const QPS: usize, const DEPTH: usize, const SLOTS: 
 
 impl Share {
     /// Whether this queue pair was given it, or a part of it.
-    const fn is_with(&self, place: usize, generation: u16) -> bool {
+    pub(super) const fn is_with(&self, place: usize, generation: u16) -> bool {
         let was_given = matches!(self.stage, Stage::Posting | Stage::Posted | Stage::Arrived);
         was_given && self.lane as usize == place && self.generation == generation
     }

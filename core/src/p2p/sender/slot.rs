@@ -18,6 +18,23 @@ pub(super) enum State {
     Sending,
     /// Every share has arrived.
     Done,
+    /// It is being taken back: nothing more of it is posted, and queue pairs have shares in flight.
+    TakingBack,
+    /// It was taken back. The shares that did not arrive, or all, go out without payload, so that
+    /// the receiver knows.
+    Void,
+    /// It was taken back, and the receiver knows.
+    TakenBack,
+}
+
+/// What the receiver wants of the receive in a slot's turn: it may be one whose message comes after
+/// the message that has the slot now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Withdrawal {
+    /// Number of the receive that the receiver wants back; 0 if there never was one.
+    pub(super) number: u64,
+    /// The receiver is to be sent that nothing more of it is written.
+    pub(super) owes_answer: bool,
 }
 
 /// The progress of a share.
@@ -51,7 +68,7 @@ pub(super) struct Share {
     pub(super) payload: u64,
     /// Another rail than the one for which the message was split carries it.
     pub(super) is_moved: bool,
-    /// Its payload is known to have arrived, so only the signal is sent again.
+    /// Only the signal is sent: its payload is known to have arrived, or the message was taken back.
     pub(super) is_bare: bool,
 }
 
@@ -79,6 +96,13 @@ pub(super) struct Slot {
     pub(super) count: u8,
     /// Buffers that have a send whose result `test` has not returned, one bit each.
     pub(super) awaited: u8,
+    /// Of these, the ones whose send was taken back before the message was posted.
+    pub(super) taken_back: u8,
+    /// The time for acknowledgements is over, of a message that is being taken back.
+    pub(super) is_hurried: bool,
+    /// Number of the last message of the slot that was taken back; 0 if none was.
+    pub(super) void: u64,
+    pub(super) withdrawal: Withdrawal,
     /// Failures of devices and drivers that it took part in.
     pub(super) failures: u8,
     /// The length in its immediates.
@@ -112,6 +136,10 @@ impl Slot {
         state: State::Free,
         count: 0,
         awaited: 0,
+        taken_back: 0,
+        is_hurried: false,
+        void: 0,
+        withdrawal: Withdrawal { number: 0, owes_answer: false },
         failures: 0,
         told: Told::Record,
         is_fast: false,
@@ -156,6 +184,15 @@ impl Slot {
         &self.buffers[..usize::from(self.count)]
     }
 
+    /// Returns the first buffer with this tag and without a send.
+    #[inline]
+    pub(super) fn find(&self, tag: u32) -> Option<usize> {
+        // Several buffers may have the same tag: each send takes the first one without a send.
+        let has_no_send = |at: &usize| self.awaited >> at & 1 == 0;
+        let mut fitting = (0..usize::from(self.count)).filter(has_no_send);
+        fitting.find(|at| self.buffers[*at].remote.tag == tag)
+    }
+
     /// Returns the first byte and the length of a rail's part of each buffer.
     pub(super) fn parts(&self, rail: u8) -> impl Iterator<Item = (u32, u32)> {
         let Self { is_even, mask, .. } = *self;
@@ -175,6 +212,16 @@ impl Slot {
     /// Returns the bytes of a rail's parts of all buffers.
     pub(super) fn bytes(&self, rail: u8) -> u64 {
         self.parts(rail).map(|(_, length)| u64::from(length)).sum()
+    }
+
+    /// Whether the message was taken back after it was posted, also if it is over.
+    pub(super) const fn is_void(&self) -> bool {
+        self.void == self.number
+    }
+
+    /// Whether the receiver wants the receive of the present message back.
+    pub(super) const fn is_withdrawn(&self) -> bool {
+        self.withdrawal.number == self.number
     }
 
     /// Whether every share has arrived.

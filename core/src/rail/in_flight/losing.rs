@@ -233,7 +233,7 @@ impl<const DEPTH: usize> InFlight<DEPTH> {
     /// Numbers of which none unacknowledged is older: the oldest one, or all of them when they are
     /// not in order.
     pub(crate) fn oldest_numbers(&self) -> impl Iterator<Item = u32> {
-        let numbered = |batch: &&Batch| batch.content == Content::Numbered;
+        let numbered = |batch: &&Batch| matches!(batch.content, Content::Numbered | Content::Gap);
         // Numbers are given in posting order, so as long as nothing was posted again the front has
         // the oldest. From then on it stands anywhere: `rails-that-fail.md`, "What happens to
         // requests".

@@ -1,4 +1,5 @@
 use super::*;
+use crate::verbs::Opcode;
 
 fn fragments(count: u16) -> Batch {
     Batch { wr: 7, length: 1, count, ..Batch::BLANK }

@@ -5,16 +5,20 @@
 //! as their order requires. Deferred requests are posted to rail 0 in posting order, complete in
 //! that order, and are reported when they complete. Their slots are kept until then.
 
+mod operands;
 mod state;
 
+pub(super) use operands::Operands;
 pub(super) use state::PassThrough;
 
 use super::config::PassThroughOrder;
 use super::error::{PostSendError, RefusedBy};
+use super::keys::Keys;
 use super::parts::{Cut, Gathered, Walk};
 use super::qp::VirtualQp;
 use super::scheme::SchemeState;
-use super::slot::{Keys, SendSlot, Sends, SlotState};
+use super::slot::{SendSlot, Sends, SlotState};
+use super::tracker::TrackerFull;
 use crate::completion::{DirectCompletions, VirtualWc};
 use crate::hardware::{MAX_SGE, QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::{Batch, Content, PhysicalRail, RailId};
@@ -44,7 +48,17 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.bypass_if_it_may(wr, keys, &[])? {
             return Ok(());
         }
-        let id = self.add_deferred::<false>(wr, keys)?;
+        let operands = Operands::of(wr);
+        // Checked before anything is added, so that a refusal changes nothing.
+        if self.sends.room() < 1 + usize::from(operands.is_some()) {
+            return Err(TrackerFull { capacity: WRS }.into());
+        }
+        // A copy, as in `post_fragmented`.
+        let id = self.add_deferred::<false>(&{ *wr }, keys)?;
+        if let Some(operands) = operands {
+            self.sends.add(operands.slot())?;
+            self.parts += 1;
+        }
         self.defer(id);
         Ok(())
     }
@@ -63,7 +77,8 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             return Ok(());
         }
         let devices = if self.reroute.is_on { self.devices.places.len() } else { 0 };
-        self.check_parts(whole.flags, buffers, devices)?;
+        self.check_places(gathered.len())?;
+        self.check_keys(whole.flags, buffers, 0..devices)?;
         let id = self.add_deferred::<true>(whole, keys)?;
         self.add_parts(id, buffers)?;
         self.defer(id);
@@ -184,17 +199,18 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     /// Returns whether a pass-through request may go straight to rail 0.
     #[inline(always)]
     fn may_bypass(&self, wr: &SendWr<'_>) -> bool {
-        let PassThrough { order, bypassing, oldest, .. } = self.pass_through;
+        // With re-routing it may have to be posted again, so the ring must keep it.
+        if self.reroute.is_on || self.pass_through.is_waiting() || !self.rail_0_has_room() {
+            return false;
+        }
         let fenced = wr.flags.contains(SendFlags::FENCE);
-        let waits = fenced || order == PassThroughOrder::Ordered;
+        if fenced && !self.pass_through.is_idle() {
+            return false;
+        }
         // A reliable connection would keep it behind the fragments; on several rails only a wait
         // does.
-        let overtakes = self.sends.unacknowledged_count() > 0 || self.scheme.is_notifying();
-        let behind = bypassing > 0 || oldest != NONE;
-        let must_wait =
-            self.pass_through.is_waiting() || (fenced && behind) || (waits && overtakes);
-        // With re-routing it may have to be posted again, so the ring must keep it.
-        !self.reroute.is_on && !must_wait && self.rail_0_has_room()
+        let may_overtake = !fenced && self.pass_through.order == PassThroughOrder::Unordered;
+        may_overtake || (self.sends.unacknowledged_count() == 0 && !self.scheme.is_notifying())
     }
 
     #[inline(always)]
@@ -203,7 +219,27 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let content = if signaled { Content::PassThrough } else { Content::Unsignaled };
         let batch = Batch::one(wr.wr_id, wr.local.length(), content, wr.opcode);
         let request = keys.request(wr, self.header.imm_order);
-        let posted = self.rails[0].post_one(request, list, batch);
+        let rail = &mut self.rails[0];
+        match rail.post_one(request, list, batch) {
+            Ok(None) => {
+                self.pass_through.bypassing += 1;
+                if rail.sends.credits() == 0 {
+                    self.chooser.set_exhausted(rail.turn_bit);
+                }
+                Ok(())
+            }
+            posted => self.bypass_refused(posted),
+        }
+    }
+
+    /// Handles a driver that refused a request that was to bypass the ring, or took it with an
+    /// error.
+    #[cold]
+    #[inline(never)]
+    fn bypass_refused(
+        &mut self,
+        posted: Result<Option<Refusal>, Refusal>,
+    ) -> Result<(), RefusedBy> {
         match posted {
             Ok(_) => self.pass_through.bypassing += 1,
             // The rail takes no fragments until a poll has offered it something again, so that they
@@ -218,6 +254,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     /// Adds a pass-through request to the ring. A `LISTED` request needs only the keys of its
     /// buffers.
+    #[inline(never)]
     fn add_deferred<const LISTED: bool>(
         &mut self,
         wr: &SendWr<'_>,
@@ -233,8 +270,6 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
                     *keys = Keys::of_at(wr, &devices.places, at)?;
                 }
             }
-            slot.compare_add = wr.compare_add;
-            slot.swap = wr.swap;
             slot.fill(wr, imm_order, SlotState::PASS_THROUGH | SlotState::DEFERRED);
             Ok::<_, PostSendError>(())
         })?;
@@ -267,7 +302,10 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             }
             let slot = *self.sends.slot(id);
             let keys_at = self.rails[0].keys_at;
-            let request = slot.pass_through(keys_at);
+            let mut request = slot.pass_through(keys_at);
+            if slot.opcode.is_fetching() {
+                Operands::in_slot(self.sends.slot(id + 1)).add_to(&mut request);
+            }
             let batch = Batch::one(id, slot.local.length(), Content::Deferred, slot.opcode);
             let posted = if slot.state.contains(SlotState::LISTED) {
                 // A SEND is one physical request, so its buffers are not cut.
@@ -295,7 +333,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
 
     fn may_post_deferred(&self, id: u64) -> bool {
         let PassThrough { order, bypassing, oldest, .. } = self.pass_through;
-        let fenced = self.sends.find(id).is_some_and(|slot| slot.flags.contains(SendFlags::FENCE));
+        let slot = self.sends.find(id);
+        let fenced = slot.is_some_and(|slot| slot.flags.contains(SendFlags::FENCE));
+        // A fence on purpose would lose an atomic, and the virtual queue pair with it.
+        let holds_atomics = self.rails[0].health.lifecycle.holds_atomics();
+        if holds_atomics && slot.is_some_and(|slot| slot.opcode.is_fetching()) {
+            return false;
+        }
         // FENCE waits in either order: it is for what the caller orders itself.
         let waits = fenced || order == PassThroughOrder::Ordered;
         let first = bypassing == 0 && oldest == id;

@@ -60,6 +60,11 @@ impl PassThrough {
         self.complete > 0
     }
 
+    /// Returns whether a deferred request, which is kept, was reported, with re-routing.
+    pub(in crate::virtual_qp) const fn is_reported(&self, id: u64) -> bool {
+        id < self.unreported
+    }
+
     /// Returns the id from which on slots are kept.
     pub(super) fn keeps_from(&self) -> u64 {
         // A slot is needed until its request is complete, and with re-routing until it is reported.
@@ -76,9 +81,9 @@ impl PassThrough {
         self.to_pass -= 1;
     }
 
-    /// Notes that a request without a place in the ring completed.
-    pub(in crate::virtual_qp) fn bypassed(&mut self) {
-        self.bypassing -= 1;
+    /// Notes that `count` requests without a place in the ring completed.
+    pub(in crate::virtual_qp) fn bypassed(&mut self, count: u32) {
+        self.bypassing -= count;
     }
 
     /// Returns whether a notification of request `id` would overtake a pass-through request before
@@ -88,6 +93,11 @@ impl PassThrough {
         // What bypassed the ring has no id. It counts as earlier, which may make the notification
         // wait for a later request, but never lets it overtake an earlier one.
         (self.bypassing > 0 || self.oldest < id) && self.order == PassThroughOrder::Ordered
+    }
+
+    /// Returns whether no pass-through request is incomplete.
+    pub(in crate::virtual_qp) const fn is_idle(&self) -> bool {
+        self.bypassing == 0 && self.oldest == NONE
     }
 
     /// Returns the id from which on notifications wait for pass-through requests.

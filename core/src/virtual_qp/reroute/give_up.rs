@@ -32,6 +32,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
     #[cold]
     pub(in crate::virtual_qp) fn give_up(&mut self, failure: Failure) {
         if self.health.fail(failure) {
+            self.forget_taken_back();
             self.withhold_rests();
             if self.reroute.is_on {
                 self.abandon();
@@ -82,7 +83,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         });
         let Some((batch, first)) = front else { return };
         match batch.content {
-            Content::Fragments | Content::Numbered => {
+            Content::Fragments | Content::Numbered | Content::WithNotify => {
                 self.sends.slot(batch.wr).fail(WcStatus::WR_FLUSH_ERR);
             }
             Content::Notifies => {
@@ -101,7 +102,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         {
             from = number + u64::from(batch.count);
             match batch.content {
-                Content::Fragments | Content::Numbered => {
+                Content::Fragments | Content::Numbered | Content::WithNotify | Content::Gap => {
                     let slot = self.sends.slot(batch.wr);
                     slot.fail(WcStatus::WR_FLUSH_ERR);
                     slot.batches_in_flight -= 1;

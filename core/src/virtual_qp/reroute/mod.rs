@@ -78,6 +78,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         Rails::rails_in_service(self)
     }
 
+    /// Returns the rails that this end wants to be fenced on purpose, and whose peer has not
+    /// answered yet. They are in service.
+    pub fn rails_asked_for(&self) -> RailSet {
+        let asks = self.all_rails().filter(|rail| rail.health.lifecycle.asks_for_fence());
+        asks.map(|rail| rail.id).collect()
+    }
+
+    /// Whether a rail is out of service on purpose, or perhaps: it failed after the peer was asked
+    /// to fence it. It counts as in service, until its replacement is or fails.
+    pub fn is_out_on_purpose(&self, rail: RailId) -> bool {
+        self.rail(rail).is_some_and(|rail| rail.health.lifecycle.is_out_on_purpose())
+    }
+
     /// Returns the generation of a rail: 0 for its first queue pair, counted up modulo 2^16 with
     /// each that failed and was replaced, here or at the peer.
     pub fn rail_generation(&self, rail: RailId) -> Option<u16> {

@@ -62,6 +62,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Rai
         rail.sends.receives_due()
     }
 
+    fn has_atomics(rail: &Rail<Q, DEPTH>) -> bool {
+        let mut in_flight = rail.sends.iter();
+        in_flight.any(|batch| matches!(batch.opcode, Opcode::CompareSwap | Opcode::FetchAdd))
+    }
+
     fn stop_using(&mut self, id: RailId, why: &FailedBecause) {
         if let FailedBecause::Error(error) = why {
             // The first error of a rail stays for the owner (`first_error`), though other rails
@@ -162,8 +167,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize> Rai
         let rail = self.rail(id);
         let max_send_wr = rail.map_or(0, |rail| rail.sends.limit());
         let max_recv_wr = rail.map_or(0, |rail| rail.recvs.limit());
-        // The notify queue pair carries no payload, only immediates.
-        let message = if id == RailId::Notify { 0 } else { self.config.max_msg_size };
+        // What a notify queue pair lost with its data goes out again on its replacement, and was no
+        // longer than its own messages can be.
+        let longest = rail.filter(|rail| rail.id == RailId::Notify);
+        let longest = longest.map_or(u32::MAX, |notify| notify.qp.limits().max_msg_size);
+        let message = self.config.max_msg_size.min(longest);
         // Lists are cut, and receives remembered, for what all queue pairs took when they were
         // built.
         let send_sge = if id == RailId::Notify { 1 } else { self.max_sge };
@@ -189,6 +197,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         if self.health.failed {
             return;
         }
+        self.fence_all_on_purpose();
         let draining =
             |rail: &&Rail<Q, DEPTH>| rail.health.lifecycle.state() == RailState::Draining;
         let draining: RailSet = self.all_rails().filter(draining).map(|rail| rail.id).collect();
@@ -196,14 +205,19 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             self.settle(id);
         }
         self.update_fence();
+        self.settle_taken_back();
         self.post_again();
+        self.post_with_notify_again();
         let recovers = self
             .all_rails()
             .any(|rail| rail.health.lifecycle.awaits_fence() || rail.sends.has_lost());
+        let takes_back = self.being_taken_back > 0
+            || self.rails.iter().any(|rail| rail.health.lifecycle.awaits_atomics());
+        self.has_taken_back = self.next_taken_back().is_some();
         let reports = self.pass_through.has_complete()
             || self.data_receives.has_report(false)
             || self.has_ahead();
-        self.health.needs_recovery = recovers || reports || self.health.failed;
+        self.health.needs_recovery = recovers || reports || takes_back || self.health.failed;
     }
 
     /// Takes note of whether it is known what arrived of everything that was lost.
@@ -233,7 +247,7 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             if suspects && !slot.state.contains(SlotState::BLAMED) {
                 slot.state.insert(SlotState::BLAMED);
                 slot.rail_failures = slot.rail_failures.saturating_add(1);
-                is_fatal |= usize::from(slot.rail_failures) > most;
+                is_fatal |= slot.rail_failures as usize > most;
             }
         });
         if suspects {
@@ -267,9 +281,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         match batch.content {
             // The peer does not count plain fragments: they are posted again in any case.
             Content::Fragments => return,
-            Content::Numbered if all => self.sends.slot(batch.wr).batches_in_flight -= 1,
-            Content::Numbered if arrived == 0 => return,
-            Content::Numbered => {
+            Content::Numbered | Content::Gap if all => {
+                self.sends.slot(batch.wr).batches_in_flight -= 1;
+            }
+            Content::WithNotify if all => self.sends.slot(batch.wr).arrived_with_notify(),
+            // The data is posted again together with the notify, as one request.
+            Content::Numbered | Content::Gap | Content::WithNotify if arrived == 0 => return,
+            Content::Numbered | Content::Gap => {
                 let number = SendNumbers::number_of(batch, arrived).get();
                 let bytes = front_bytes(&self.sends, batch, arrived, self.cut());
                 rest = Some(batch.split(arrived, bytes, number).1);
@@ -284,7 +302,11 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
             // SENDs arrive in order, so a lost one goes out before newer ones: the cursor moves
             // back to it.
             Content::Deferred => self.pass_through.next = self.pass_through.next.min(batch.wr),
-            Content::PassThrough | Content::Unsignaled | Content::Gone => {}
+            Content::PassThrough
+            | Content::Unsignaled
+            // One request: all of it arrived, or nothing.
+            | Content::WithNotify
+            | Content::Gone => {}
         }
         if let Some(rail) = self.rail_mut(id) {
             rail.sends.take_lost(number, rest);
@@ -319,12 +341,13 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let mut from = 0;
         while let Some((number, batch)) = self.rails[rail].sends.next_lost(from) {
             from = number + u64::from(batch.count);
+            let Some(batch) = self.goes_again_as(&batch) else { continue };
             let found = Found { rail, number, batch };
             if !self.may_go_again(&found) {
                 continue;
             }
             // No rail can take fragments now, so the other batches of this rail find none either.
-            let Some(target) = self.choose_again(rail, u32::from(batch.count)) else { return };
+            let Some(target) = self.choose_again(&found) else { return };
             self.post_lost(&found, target);
             // What it did not take is next.
             from = number;
@@ -341,19 +364,24 @@ impl<Q: QueuePair, const RAILS: usize, const DEPTH: usize, const WRS: usize>
         let is_drained = !rail.sends.is_losing() || rail.health.lifecycle.is_drained();
         match found.batch.content {
             Content::Fragments => is_drained,
-            Content::Numbered => rail.sends.is_resolved(found.number),
+            Content::Numbered | Content::Gap => rail.sends.is_resolved(found.number),
             _ => false,
         }
     }
 
-    /// The rail for a lost batch of `count` fragments: its own rail if that is back and does not
-    /// stand by, or any rail that may be given fragments.
-    fn choose_again(&mut self, own: usize, count: u32) -> Option<usize> {
+    /// The rail for a lost batch: its own rail if that is back and does not stand by, or any rail
+    /// that may be given fragments.
+    fn choose_again(&mut self, found: &Found) -> Option<usize> {
+        let Found { rail: own, number, batch } = found;
+        let (own, count) = (*own, u32::from(batch.count));
         let rail = &self.rails[own];
         // Lost batches keep their places in the ring of their rail, and while they do it carries
-        // nothing else ("lost batches keep their places" in `lost_invariants`).
+        // nothing else ("lost batches keep their places" in `lost_invariants`). A batch moves from
+        // the front to the back: behind one that waits, because its request is being taken back,
+        // none can.
+        let is_front = rail.sends.next_lost(0).is_some_and(|(front, _)| front == *number);
         let is_open = rail.is_in_service() && !self.is_standing_by(own);
-        if is_open && !self.is_owed(own) && rail.sends.credits() > 0 {
+        if is_open && is_front && !self.is_owed(own) && rail.sends.credits() > 0 {
             return Some(own);
         }
         let Self { rails, chooser, .. } = self;
@@ -401,7 +429,7 @@ fn split(batch: Batch, count: u32, bytes: u32) -> (Batch, Option<Batch>) {
         return (batch, None);
     }
     let number = match batch.content {
-        Content::Numbered => SendNumbers::number_of(&batch, count).get(),
+        Content::Numbered | Content::Gap => SendNumbers::number_of(&batch, count).get(),
         _ => 0,
     };
     let (front, rest) = batch.split(count, bytes, number);

@@ -24,7 +24,9 @@ use spray::Spray;
 pub enum Scheme {
     /// Fragments travel as plain writes; when all are acknowledged, one zero-length
     /// WRITE_WITH_IMM with the user's immediate follows on the notify queue pair. Of a
-    /// [signal](crate::verbs::SendWr::signal) that is all there is.
+    /// [signal](crate::verbs::SendWr::signal) that is all there is. A request of one fragment and one
+    /// buffer, posted by itself with nothing unacknowledged before it, is usually one WRITE_WITH_IMM on
+    /// the notify queue pair, data included, which saves a round trip.
     #[default]
     Spray,
     /// Every fragment is a WRITE_WITH_IMM that carries a sequence number; the receiver counts. A

@@ -1,20 +1,23 @@
 //! SPRAY: fragments are plain WRITEs. When all fragments of a request are acknowledged, a
 //! zero-length WRITE_WITH_IMM with the user's immediate follows on the notify queue pair, which has
-//! the users' receives.
+//! the users' receives. A short request with nothing unacknowledged before it goes in one trip
+//! (`virtual_qp::one_trip`).
 
 use super::shared::{Notification, Offers, Receiving};
 use crate::hardware::{QueuePair, Refusal, SendBatch, Taken};
 use crate::rail::tag::Tag;
-use crate::rail::{Batch, PhysicalRail, Rail, RailError, RailId, RailSet};
+use crate::rail::{Batch, Content, PhysicalRail, Rail, RailError, RailId, RailSet};
 use crate::verbs::{Opcode, SendFlags, SendRequest, Sge, WcStatus};
 use crate::virtual_qp::error::{PostRecvError, ProtocolError};
-use crate::virtual_qp::slot::{RecvSlot, Recvs, SendSlot, Sends, SlotState};
+use crate::virtual_qp::slot::{Received, RecvSlot, Recvs, SendSlot, Sends, SlotState};
 use core::ops::Range;
 
 /// The state of SPRAY. Without a notify queue pair, no WRITE_WITH_IMM can be posted.
 #[derive(Debug)]
 pub(in crate::virtual_qp) struct Spray<Q, const DEPTH: usize> {
     pub(in crate::virtual_qp) notify: Option<Rail<Q, DEPTH>>,
+    /// The newest requests that were posted with their notifies, one behind the other.
+    with_notify: Range<u64>,
 }
 
 /// A driver refused a part of a request for good.
@@ -26,7 +29,7 @@ pub(in crate::virtual_qp) struct Refused {
 
 impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
     pub(super) const fn new(notify: Option<Rail<Q, DEPTH>>) -> Self {
-        Self { notify }
+        Self { notify, with_notify: 0..0 }
     }
 
     /// Posts the notifies of the acknowledged ones among `requests`, as one batch and as far as
@@ -94,6 +97,37 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         Err(Refused { request, error })
     }
 
+    /// Returns whether all of these requests were posted with their notifies.
+    pub(in crate::virtual_qp) fn are_with_notify(&self, requests: &Range<u64>) -> bool {
+        self.with_notify.start <= requests.start && self.with_notify.end == requests.end
+    }
+
+    /// Notes that a request was posted with its notify, behind those `in_flight`.
+    pub(in crate::virtual_qp) fn note_with_notify(&mut self, in_flight: &Range<u64>) {
+        if in_flight.is_empty() {
+            self.with_notify = in_flight.clone();
+        }
+        self.with_notify.end = in_flight.end + 1;
+    }
+
+    /// Posts a request of one fragment as one WRITE_WITH_IMM, with its data.
+    pub(in crate::virtual_qp) fn post_with_data<const RAILS: usize>(
+        &mut self,
+        id: u64,
+        slot: &SendSlot<RAILS>,
+    ) -> Result<Option<Refusal>, Refusal> {
+        let Some(notify) = &mut self.notify else { return Err(Refusal::QueueFull) };
+        let keys = slot.keys[usize::from(notify.keys_at)];
+        let inline = slot.flags & SendFlags::INLINE;
+        let request = SendRequest {
+            sge: slot.local.sge(keys.lkey),
+            ..notify_request(slot, Tag::NONE, inline)
+        };
+        let length = slot.local.length();
+        let batch = Batch::one(id, length, Content::WithNotify, Opcode::RdmaWriteWithImm);
+        notify.post_one(request, &[], batch)
+    }
+
     #[inline]
     pub(super) fn is_notifying(&self) -> bool {
         // A lost notify is posted again, so its receiver may not be notified yet.
@@ -156,21 +190,17 @@ impl<Q: QueuePair, const DEPTH: usize> Spray<Q, DEPTH> {
         // The notify queue pair consumes its receives in order, so the oldest one is complete.
         let Some(front) = recvs.front_in_flight() else { return Ok(()) };
         let Notification { rail, completion, imm_order } = notification;
-        let slot = recvs.slot(front);
-        // The status is checked first, because other fields of a failed completion are undefined
-        // (ibv_poll_cq(3)).
-        slot.status = completion.status;
-        slot.imm = completion.imm().map(|imm| imm_order.decode(imm));
-        let mut result = Ok(());
-        if completion.status.is_success() {
-            slot.byte_len = completion.byte_len;
+        // A failed completion has no immediate: its other fields are undefined (ibv_poll_cq(3)).
+        let (received, result) = match completion.imm() {
+            Some(imm) => (Received::Imm(imm_order.decode(imm)), Ok(())),
+            None if !completion.status.is_success() => {
+                (Received::Failed(completion.status), Ok(()))
+            }
             // Only a notify consumes these receives. Without an immediate the peer sent something
             // else.
-            if slot.imm.is_none() {
-                slot.status = WcStatus::BAD_RESP_ERR;
-                result = Err(ProtocolError::NoImm { rail });
-            }
-        }
+            None => (Received::Failed(WcStatus::BAD_RESP_ERR), Err(ProtocolError::NoImm { rail })),
+        };
+        recvs.slot(front).received = received;
         recvs.pop_in_flight();
         result
     }

@@ -122,6 +122,7 @@ fn entries_of_a_generation_are_written_again_after_a_message_of_the_next_one() {
         let mut rig = Setup::rerouting(3).rig();
         let (source, target) = (rig.source(1000), rig.target(1000));
         let mut recvs: Vec<_> = (0..3).map(|_| rig.irecv(&target, 1000)).collect();
+        rig.poll_far();
         let (near, far) = (rig.near(PLACE), rig.far(PLACE));
         assert_eq!(rig.fabric.posted(far).len(), 1, "slot 2 goes by device 2");
         rig.fabric.fail(far, WcStatus::RETRY_EXC_ERR);
@@ -219,6 +220,7 @@ fn entries_that_are_written_again_count_once() {
         let mut rig = Setup::rerouting(3).rig();
         let target = rig.target(1000);
         let _recvs: Vec<_> = (0..3).map(|_| rig.irecv(&target, 1000)).collect();
+        rig.poll_far();
         let (near, far) = (rig.near(PLACE), rig.far(PLACE));
         rig.fabric.fail(far, WcStatus::RETRY_EXC_ERR);
         rig.fabric.fail(near, WcStatus::RETRY_EXC_ERR);

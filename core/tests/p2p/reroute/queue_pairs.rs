@@ -64,7 +64,7 @@ fn a_mistake_of_a_program_fails_the_connection_at_both_ends() {
     rig.poll_near();
     assert!(matches!(rig.sender().failure(), Some(Failure::Rail(_))));
     let told = rig.sender().next_control().expect("an error");
-    assert_eq!(told, Control { queue_pair: 0, message: ControlMessage::Error });
+    assert_eq!(told, Control::Rail { queue_pair: 0, message: ControlMessage::Error });
     assert_eq!(rig.receiver().control(told), Ok(()));
     assert_eq!(rig.receiver().failure(), Some(&Failure::Peer));
     rig.recover();
@@ -144,14 +144,15 @@ fn the_link_of_the_ends_breaks_and_both_send_everything_again() {
 fn messages_that_no_correct_peer_sends_fail_the_connection() {
     let news = |rail, generation, state, arrived| {
         let rail = RailId::Data(rail);
-        let news = RailReport { rail, generation, state, arrived, previous_arrived: 0 };
+        let news =
+            RailReport { rail, generation, state, arrived, previous_arrived: 0, on_purpose: false };
         ControlMessage::Rail(news)
     };
     let cases = [
-        Control { queue_pair: 9, message: news(0, 0, ReportedState::Failed, 0) },
-        Control { queue_pair: 1, message: news(0, 0, ReportedState::Failed, 0) },
-        Control { queue_pair: 1, message: news(1, 1, ReportedState::Ready, 0) },
-        Control { queue_pair: 1, message: news(1, 0, ReportedState::Fenced, 2) },
+        Control::Rail { queue_pair: 9, message: news(0, 0, ReportedState::Failed, 0) },
+        Control::Rail { queue_pair: 1, message: news(0, 0, ReportedState::Failed, 0) },
+        Control::Rail { queue_pair: 1, message: news(1, 1, ReportedState::Ready, 0) },
+        Control::Rail { queue_pair: 1, message: news(1, 0, ReportedState::Fenced, 2) },
     ];
     for control in cases {
         let (mut rig, ..) = under_way();
@@ -166,7 +167,7 @@ fn messages_that_no_correct_peer_sends_fail_the_connection() {
 #[test]
 fn ends_that_do_not_reroute_take_no_messages() {
     let mut rig = Setup::rails(2).rig();
-    let control = Control { queue_pair: 0, message: ControlMessage::Error };
+    let control = Control::Rail { queue_pair: 0, message: ControlMessage::Error };
     assert_eq!(rig.sender().control(control), Err(ControlError::NotRerouting));
     assert_eq!(rig.receiver().control(control), Err(ControlError::NotRerouting));
     assert!(!rig.sender().fail_queue_pair(0) && !rig.receiver().fail_queue_pair(0));

@@ -60,6 +60,21 @@ impl Rig {
         (self.isend(source, length), recv)
     }
 
+    /// As [`start`](Self::start), but the entry is shown without a step of what was posted before.
+    pub(crate) fn start_unexecuted(
+        &mut self,
+        source: &Memory,
+        target: &Memory,
+        length: u32,
+    ) -> (SendHandle, RecvHandle) {
+        let recv = self.irecv(target, length);
+        self.poll_far();
+        for place in 0..usize::from(self.setup.rails) {
+            self.fabric.execute(self.far(place));
+        }
+        (self.isend(source, length), recv)
+    }
+
     /// Requires that these messages are done at both ends.
     pub(crate) fn assert_done(
         &mut self,

@@ -51,6 +51,8 @@ pub(crate) struct Setup {
     pub(crate) connections: usize,
     pub(crate) flushes: bool,
     pub(crate) reroutes: bool,
+    /// What the ends' cards have in place of theirs.
+    pub(crate) cancel_version: Option<u32>,
 }
 
 impl Setup {
@@ -77,6 +79,7 @@ impl Setup {
             max_inline_data: 64,
             limit: 1024,
             reroutes: false,
+            cancel_version: None,
             sender: SenderConfig { rails, split_threshold: 0, ..SenderConfig::default() },
             connections: 1,
             flushes: false,
@@ -90,6 +93,11 @@ impl Setup {
 
     pub(crate) fn rig(&self) -> Rig {
         Rig::new(self)
+    }
+
+    /// Of ends that have this version of cancel on their cards.
+    pub(crate) fn rig_with_version(&self, version: u32) -> Rig {
+        Self { cancel_version: Some(version), ..self.clone() }.rig()
     }
 }
 
@@ -214,8 +222,13 @@ impl Rig {
         };
         let mut receiver =
             TestReceiver::new(config, right, flushes, accounts, records).expect("a good receiver");
-        sender.connect(&receiver.card()).expect("the ends fit");
-        receiver.connect(&sender.card()).expect("the ends fit");
+        let (mut near_card, mut far_card) = (sender.card(), receiver.card());
+        if let Some(version) = setup.cancel_version {
+            near_card.ports.cancel_version = version;
+            far_card.ports.cancel_version = version;
+        }
+        sender.connect(&far_card).expect("the ends fit");
+        receiver.connect(&near_card).expect("the ends fit");
         Connection { sender, receiver, near, far, flushes: flush_places }
     }
 

@@ -1,8 +1,8 @@
 //! Moves a queue pair between states.
 //!
 //! `forward` has the transitions up to RTS, `aside` those that leave RTS, and `change` those from a
-//! state to itself; `modify` makes a transition, `connector` makes those up to RTS on another thread,
-//! and `fill` writes the attributes.
+//! state to itself; `modify` makes a transition, `connector` makes those up to RTS on another
+//! thread, and `fill` writes the attributes.
 //!
 //! A transition is a struct with the fields that verbs requires: none can be forgotten, and fields
 //! of other services do not exist. Transitions from a state to itself have optional fields only.

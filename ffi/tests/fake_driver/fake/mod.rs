@@ -22,7 +22,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use events::{queue_cq_event, queue_event};
-pub(crate) use objects::{GUID, QP_NUM, Registered};
+pub(crate) use objects::{GUID, QP_NUM, Registered, XDR};
 pub(crate) use queues::{Posted, complete};
 
 /// The device's clock at every completion.
@@ -80,6 +80,11 @@ pub(crate) struct State {
     pub(crate) wc_flags: u64,
     /// Arguments of the last `ibv_modify_cq`: mask, count, period.
     pub(crate) moderated: Option<(u32, u16, u16)>,
+    /// Codes of the speed and the width of ports on Ethernet; `None` if ports are InfiniBand's.
+    pub(crate) ethernet: Option<(u8, u8)>,
+    /// The speed that ports report, in units of 100 Mbit/s; `None` if the driver does not report
+    /// it.
+    pub(crate) port_speed: Option<u64>,
     /// On-demand paging capabilities that the device reports.
     pub(crate) odp_caps: Option<ibv_odp_caps>,
     /// The next transition to RTR searches for a path until this returns its errno.

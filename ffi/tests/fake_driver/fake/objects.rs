@@ -121,6 +121,12 @@ exported! {
         libc::EOPNOTSUPP
     }
 
+    fn ibv_query_port_speed(_context: *mut ibv_context, _port: u32, speed: *mut u64) -> c_int {
+        let Some(reported) = with(|state| state.port_speed) else { return libc::EOPNOTSUPP };
+        *speed = reported;
+        call("ibv_query_port_speed")
+    }
+
     fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         let pd = ibv_pd { context, handle: 0 };
         create("ibv_alloc_pd", "pd", &[extended(context).addr()], pd)
@@ -338,12 +344,33 @@ unsafe extern "C" fn query_device_ex(
     call("ibv_query_device_ex")
 }
 
+/// The code of `active_speed_ex`.
+pub(crate) const XDR: u32 = 256;
+
+/// `IBV_LINK_LAYER_ETHERNET` of infiniband/verbs.h.
+const ETHERNET: u8 = 2;
+
 unsafe extern "C" fn query_port(
     _context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
-    _length: usize,
+    length: usize,
 ) -> c_int {
+    match with(|state| state.ethernet) {
+        Some((speed, width)) => {
+            (*attr).link_layer = ETHERNET;
+            ((*attr).active_speed, (*attr).active_width) = (speed, width);
+        }
+        // 4 lanes of a speed whose code is too long for `active_speed`, which has the fastest that
+        // it can: `active_speed_ex` is behind the end of the older struct.
+        None => {
+            (*attr).active_width = 2;
+            (*attr).active_speed = 128;
+            if length >= size_of::<ibv_port_attr>() + size_of::<u32>() {
+                attr.add(1).cast::<u32>().write(XDR);
+            }
+        }
+    }
     (*attr).gid_tbl_len = GIDS as c_int;
     (*attr).max_msg_sz = 1 << (30 - u32::from(port));
     call("ibv_query_port")

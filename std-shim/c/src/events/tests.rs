@@ -1,6 +1,7 @@
 //! Events whose text is longer than an event may be.
 
 use super::*;
+use polyrail::verbs::DeviceId;
 use std::mem::zeroed;
 
 /// Takes the oldest event with room for POLYRAIL_MESSAGE_BYTES.
@@ -21,7 +22,13 @@ fn text_that_is_too_long_is_cut_between_characters_and_the_next_event_follows() 
     let words = format!("a{}", "\u{e9}".repeat(POLYRAIL_MESSAGE_BYTES));
     let kind = EventKind::NotConnected;
     events.push(1, PeerEvent::failed(kind, Code::Link, words.clone()));
-    events.push(2, PeerEvent::of_rail(3, &RailEventKind::Returned, words.clone()));
+    let returned = RailEvent {
+        rail: RailId::Data(3),
+        device: DeviceId(0),
+        generation: 1,
+        kind: RailEventKind::Returned,
+    };
+    events.push(2, PeerEvent::of_rail(&returned, words.clone()));
     events.push(3, PeerEvent::failed(kind, Code::Link, "short".into()));
     for peer in [1, 2] {
         let (event, bytes) = take(&mut events).unwrap();

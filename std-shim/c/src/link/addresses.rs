@@ -1,4 +1,4 @@
-//! The addresses at which peers reach a listener.
+//! Addresses as text: their form, and those at which peers reach a listener.
 
 use crate::arguments::{Answer, text};
 use crate::call::call;
@@ -29,6 +29,25 @@ fn addresses(interface: Option<&str>, port: u32) -> Result<String, Refusal> {
         Failure::of(code, &error)
     });
     Ok(listed(&found?))
+}
+
+/// Refuses an address that is not `HOST:PORT`, which no lookup finds, with a port of at least
+/// `least`: 0 is a port for a listener only.
+pub(super) fn check_form(address: &str, least: u16) -> Result<(), Refusal> {
+    let port = match address.rsplit_once(':') {
+        None | Some(("", _)) => None,
+        Some((_, port)) => port.parse::<u16>().ok(),
+    };
+    match port.filter(|port| *port >= least) {
+        Some(_) => Ok(()),
+        None => {
+            let words = format!(
+                "the address {address:?} is not HOST:PORT with a port from {least} to 65535, such \
+                 as \"10.0.0.2:7471\""
+            );
+            refuse(Code::Argument, words)
+        }
+    }
 }
 
 /// Stores the addresses at which other hosts reach a listener of this host at `port`, such as

@@ -97,8 +97,8 @@ impl PeerLink {
             Stage::Ready(mut control, theirs) => match next(&mut control)? {
                 None => Ok(Step::Stays(Stage::Ready(control, theirs))),
                 Some(Message::Ready {}) => Ok(met(control, theirs, number, events)),
-                // Nothing was sent that a reconnected link could have lost. The stage stays, and its
-                // time goes on: a peer could break its link without end.
+                // Nothing was sent that a reconnected link could have lost. The stage stays, and
+                // its time goes on: a peer could break its link without end.
                 Some(Message::Resumed {}) => Ok(Step::Stays(Stage::Ready(control, theirs))),
                 Some(other) => Err(out_of_turn(&other, "\"ready\"")),
             },
@@ -193,8 +193,8 @@ fn next(control: &mut OurLink) -> Result<Option<Message>, Failure> {
     }
 }
 
-/// Messages that are taken from the peer in one call: a peer that floods the link must not keep other
-/// links waiting.
+/// Messages that are taken from the peer in one call: a peer that floods the link must not keep
+/// other links waiting.
 const AT_ONCE: usize = 64;
 
 /// Carries messages of rails and programs in both directions.
@@ -236,7 +236,7 @@ fn carry(
                 events.push(number, PeerEvent::new(EventKind::LinkResumed, []));
             }
             Message::Done(_) => {
-                return Err(Failure::new(Code::Link, "the peer closed the connection"));
+                return Err(Failure::new(Code::Link, "the peer closed the link"));
             }
             _ => {}
         }

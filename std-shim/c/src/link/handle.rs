@@ -1,5 +1,6 @@
 //! Handles of links that do not belong to a peer yet.
 
+use super::addresses::check_form;
 use super::failure::link_failure;
 use super::meeting::{Meeting, OurHello as Hello, OurLink, OurMessage as Message};
 use crate::arguments::{Answer, needed_text, out, text};
@@ -9,7 +10,7 @@ use crate::error::{Failure, Refusal, refuse};
 use crate::sized::read;
 use crate::table::{self, Kind, Object, WORDS};
 use crate::types::{Link, LinkOptions};
-use polyrail::link::{LinkError, Reason, Timeouts, Token, resolve};
+use polyrail::link::{LinkError, Reach, Reason, Timeouts, Token, resolve};
 use std::ffi::{c_char, c_void};
 use std::io;
 use std::mem;
@@ -68,7 +69,8 @@ impl Connecting {
         }
     }
 
-    /// The names could not be looked up. They still are to be, if this host lacked something for it.
+    /// The names could not be looked up. They still are to be, if this host lacked something for
+    /// it.
     fn not_looked_up(error: &LinkError, others: Box<Others>) -> Self {
         let failure = match others.lookup {
             Lookup::Due(..) => Failure::of(Code::System, error),
@@ -139,8 +141,8 @@ fn look_up(list: &[String]) -> Result<Vec<SocketAddr>, LinkError> {
 enum Lookup {
     /// There is none: no name, or all were looked up.
     Over,
-    /// It begins at this time: it could not begin yet, or could not be done because this host lacked
-    /// something for it.
+    /// It begins at this time: it could not begin yet, or could not be done because this host
+    /// lacked something for it.
     Due(Vec<String>, Instant),
     /// With the names, in case they have to be looked up again.
     UnderWay(Vec<String>, Receiver<Result<Vec<SocketAddr>, LinkError>>),
@@ -150,8 +152,8 @@ enum Lookup {
 /// address of the list, since some addresses, such as that of `docker0`, exist on many hosts.
 pub(crate) struct Others {
     addresses: Vec<SocketAddr>,
-    /// Addresses that answered and then sent nothing, the one that was left last at the end. They are
-    /// tried again after the others: a peer may be busy.
+    /// Addresses that answered and then sent nothing, the one that was left last at the end. They
+    /// are tried again after the others: a peer may be busy.
     silent: Vec<SocketAddr>,
     lookup: Lookup,
     chosen: Chosen,
@@ -242,16 +244,16 @@ impl Others {
         OurLink::begin(self.dialled(), &timeouts, token.as_ref())
     }
 
-    /// Returns how long the addresses of an attempt have to answer: half of the time that is left if
-    /// others are tried after them.
+    /// Returns how long the addresses of an attempt have to answer: half of the time that is left
+    /// if others are tried after them.
     fn time_to_connect(&self) -> Duration {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let left = left.unwrap_or(self.chosen.timeouts.connect);
         if self.addresses.is_empty() || self.silent.is_empty() { left } else { left / 2 }
     }
 
-    /// Returns the addresses of an attempt. One that was silent answers at once again, and would end
-    /// the attempts to reach the others.
+    /// Returns the addresses of an attempt. One that was silent answers at once again, and would
+    /// end the attempts to reach the others.
     fn dialled(&self) -> &[SocketAddr] {
         if self.addresses.is_empty() { &self.silent } else { &self.addresses }
     }
@@ -261,9 +263,9 @@ impl Others {
     }
 
     /// Returns how long the address that answered has sent nothing, if that is too long because
-    /// there are other addresses: half of the time that is left for all of them, and if it was silent
-    /// before, most of the time of a message. A listener that has proved its token is the peer, and
-    /// may take its time.
+    /// there are other addresses: half of the time that is left for all of them, and if it was
+    /// silent before, most of the time of a message. A listener that has proved its token is the
+    /// peer, and may take its time.
     pub(super) fn silence(&mut self, link: &OurLink) -> Option<Duration> {
         let address = link.peer_addr()?;
         let answered = *self.answered.get_or_insert_with(Instant::now);
@@ -367,13 +369,15 @@ pub(super) unsafe fn chosen(options: *const LinkOptions) -> Result<Chosen, Refus
 /// once. `address` may be a list of addresses of one listener, separated by commas, the best first.
 /// Names are looked up meanwhile, and tried last. Attempts begin 250 ms apart, or sooner if there
 /// are many addresses or an attempt fails, and go on until the peer answers, for `connect_ms` in
-/// all, also while this host has no file descriptor or thread for them. If another process answers
+/// all, also while this host has no file descriptor or thread for them; an address that refuses, as
+/// that of a listener that is not open yet, is not tried again. If another process answers
 /// instead, the remaining addresses are tried; likewise if the process that answers has not proved
 /// the token and sends nothing for half of the time that is left, for at least 1 s and at most four
 /// fifths of `message_ms`. Such a process may be a busy peer: its address is tried again after the
 /// others, which have half of the time that is left then. The address that has answered when
 /// `connect_ms` is over has `message_ms` for its answer. Pass the link to polyrail_peers_meet: the
 /// events of that peer report whether the link connected. `options` may be NULL.
+/// POLYRAIL_CODE_ARGUMENT: an address is not HOST:PORT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_link_open(
     address: *const c_char,
@@ -385,6 +389,7 @@ pub unsafe extern "C" fn polyrail_link_open(
         let place = unsafe { out(link, "link") }?;
         // SAFETY: the caller's promise.
         let address = unsafe { needed_text(address, "address") }?;
+        address.split(',').try_for_each(|address| check_form(address.trim(), 1))?;
         // SAFETY: the caller's promise.
         let chosen = unsafe { chosen(options) }?;
         let connecting = Unused::Connecting(Connecting::begin(address, chosen));
@@ -437,7 +442,7 @@ pub unsafe extern "C" fn polyrail_link_peer_address(
 
 /// Returns the program's part of a hello.
 pub(super) fn said(hello: &Hello) -> &[u8] {
-    hello.purpose.as_ref().map_or(&[], |Meeting { hello }| &hello.0)
+    hello.purpose.as_ref().map_or(&[], |Meeting { hello, .. }| &hello.0)
 }
 
 /// Closes a link that was not passed to polyrail_peers_meet.
@@ -467,6 +472,17 @@ pub unsafe extern "C" fn polyrail_link_refuse(link: *mut Link, reason: *const c_
 /// Takes the link out of its handle, to pass it to a peer.
 pub(crate) fn take(link: *mut Link) -> Result<Unused, Refusal> {
     Ok(*table::remove(link)?)
+}
+
+/// Returns the address of the endpoint at the other side of a link that was accepted.
+pub(crate) fn reach_of_accepted(link: *mut Link) -> Result<Reach, Refusal> {
+    match &*table::exclusive(link)? {
+        Unused::Accepted(accepted) => Ok(accepted.1.reach.clone()),
+        Unused::Connecting(_) => refuse(
+            Code::Argument,
+            "the link was not accepted by a listener: the other side's devices are not known yet",
+        ),
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Accepting links.
 
+use super::addresses::check_form;
 use super::failure::link_failure;
 use super::handle::{Chosen, Unused, chosen};
 use super::meeting::{Meeting, OurHello, OurLink};
@@ -12,10 +13,10 @@ use crate::types::{Link, LinkOptions, Listener};
 use polyrail::chain::Chain;
 use polyrail::link::{self, Arrival, Arrivals, LinkError, Timeouts};
 use polyrail::printable;
+use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 
 /// Lines about refused peers that are kept. A peer may connect as often as it likes.
 const REFUSED: usize = 16;
@@ -56,11 +57,8 @@ impl Listening {
 
 /// Returns whether the peer of a link has closed it, with no message left to receive.
 fn has_left(link: &OurLink) -> bool {
-    let mut byte = 0_u8;
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: the call writes at most one byte, to one.
-    let peek = |fd| unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, flags) };
-    link.fd().map(|fd| fd.as_raw_fd()).map(peek) == Some(0)
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    link.fd().is_some_and(|fd| recv(fd, &mut [0_u8; 1], flags).is_ok_and(|(bytes, _)| bytes == 0))
 }
 
 fn note_refused(refused: &mut VecDeque<String>, address: SocketAddr, why: &LinkError) {
@@ -73,11 +71,11 @@ fn note_refused(refused: &mut VecDeque<String>, address: SocketAddr, why: &LinkE
     refused.push_back(printable::escaped(&format!("{address}: {}", Chain(why))));
 }
 
-/// Begins to listen at an address such as "10.0.0.2:7471"; with port 0, the system chooses the port.
-/// "*:7471" listens at all addresses of this host, IPv4 and, if the system has it, IPv6.
+/// Begins to listen at an address such as "10.0.0.2:7471"; with port 0, the system chooses the
+/// port. "*:7471" listens at all addresses of this host, IPv4 and, if the system has it, IPv6.
 /// `options` may be NULL. While accepted links are in use, keep the listener open and call
 /// polyrail_listener_accept regularly: an accepted link that breaks reconnects through the
-/// listener.
+/// listener. POLYRAIL_CODE_ARGUMENT: the address is not HOST:PORT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_listener_open(
     address: *const c_char,
@@ -91,6 +89,7 @@ pub unsafe extern "C" fn polyrail_listener_open(
         let address = unsafe { needed_text(address, "address") }?;
         // SAFETY: the caller's promise.
         let Chosen { timeouts, token } = unsafe { chosen(options) }?;
+        check_form(address, 0)?;
         let bound = link::Listener::bind(address);
         let listener = bound.map_err(|error| link_failure(&error))?;
         let listener = match token {
@@ -123,8 +122,9 @@ pub unsafe extern "C" fn polyrail_listener_address(
     })
 }
 
-/// Stores the next link whose peer has sent its hello, and has not closed it since; see
-/// polyrail_link_hello. Never waits: returns POLYRAIL_CODE_NOT_NOW if there is no such link.
+/// Stores the next link whose peer has sent its hello, unless the peer has closed it since without
+/// a reason; see polyrail_link_hello. Never waits: returns POLYRAIL_CODE_NOT_NOW if there is no
+/// such link.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_listener_accept(
     listener: *mut Listener,
@@ -141,9 +141,9 @@ pub unsafe extern "C" fn polyrail_listener_accept(
 
 /// Stores a line about a peer whose link polyrail_listener_accept has ended before its hello: its
 /// address and the reason, such as another token. Peers that just closed the connection are not
-/// reported. The line ends with a 0 byte, which `length` does not count. POLYRAIL_CODE_NOT_NOW: there
-/// is none. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed. The last 16 lines are
-/// kept until they are stored here. polyrail_log reports all.
+/// reported. The line ends with a 0 byte, which `length` does not count. POLYRAIL_CODE_NOT_NOW:
+/// there is none. POLYRAIL_CODE_TOO_SHORT: `length` is the capacity that is needed. The last 16
+/// lines are kept until they are stored here. polyrail_log reports all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_listener_next_refused(
     listener: *mut Listener,

@@ -33,9 +33,14 @@ pub(crate) trait Meets {
     /// Returns the address of this side's endpoint.
     fn reach(&mut self) -> Result<Reach, Failure>;
 
-    /// Connects to the peer's endpoint, without waiting. Returns whether it is connected; repeated
-    /// if not, and after a pause while the error may pass.
-    fn connect(&mut self, theirs: &Reach) -> Result<bool, NotConnected>;
+    /// Returns the positions of this side's devices in the order in which rails use them; empty if
+    /// it is the order of the domain.
+    fn devices(&self) -> &[u8];
+
+    /// Connects to the peer's endpoint, whose rails use these `devices` of its domain, without
+    /// waiting. Returns whether it is connected; repeated if not, and after a pause while the error
+    /// may pass.
+    fn connect(&mut self, theirs: &Reach, devices: &[u8]) -> Result<bool, NotConnected>;
 
     /// Returns the next message of this end's rails for the other end, if there is one.
     fn next_control(&mut self) -> Option<Message>;
@@ -83,7 +88,9 @@ impl Joining {
     /// has sent that it is ready.
     pub(super) fn go_on(&mut self, peer: &mut dyn Meets) -> Result<bool, Failure> {
         let Self { control, theirs, attempts, .. } = self;
-        match attempts.step(|| peer.connect(&theirs.reach), |error| error.may_pass) {
+        let devices = theirs.purpose.as_ref().map_or(&[] as &[u8], |meeting| &meeting.devices);
+        let connect = || peer.connect(&theirs.reach, devices);
+        match attempts.step(connect, |error| error.may_pass) {
             Ok(true) => {
                 let offered = control.offer(&Message::Ready {});
                 offered.map_err(|error| link_failure(&error)).map(|()| true)
@@ -192,7 +199,8 @@ pub(super) fn greet(
     hello: &[u8],
     peer: &mut dyn Meets,
 ) -> Result<(), Failure> {
-    let purpose = Meeting { hello: HexBytes(hello.to_vec()) };
+    let devices = peer.devices().to_vec();
+    let purpose = Meeting { hello: HexBytes(hello.to_vec()), devices };
     let session = control.session();
     let hello = OurHello::without_memory(peer.reach()?, Some(purpose), session);
     control.offer(&Message::Hello(hello)).map_err(|error| link_failure(&error))

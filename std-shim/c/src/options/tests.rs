@@ -33,18 +33,22 @@ const OF_BOTH: &[Change] = &[
     |options| options.stall_timeout_ms = 1300,
     |options| options.rail_timeout_ms = 1400,
     |options| options.fence_timeout_ms = 1500,
+    |options| options.rail_weights = RailWeights::Rates as u32,
+    |options| options.cancel_grace_us = 1600,
 ];
 
 const OF_REQUESTS: &[Change] = &[
     |options| options.scheme = Scheme::Dqplb as u32,
     |options| options.max_msg_size = 4096,
     |options| options.max_msgs_per_qp = 17,
-    |options| options.max_inline_data = 100,
     |options| options.flags |= POLYRAIL_ENDPOINT_LITTLE_ENDIAN_IMM,
     |options| options.flags |= POLYRAIL_ENDPOINT_REPORT_WHEN_DONE,
     |options| options.flags |= POLYRAIL_ENDPOINT_UNORDERED,
     |options| options.flags |= POLYRAIL_ENDPOINT_EVENTS,
 ];
+
+/// Cannot work together with rerouting.
+const INLINE: Change = |options| options.max_inline_data = 100;
 
 const OF_MESSAGES: &[Change] = &[
     |options| options.queue_pairs_per_rail = 4,
@@ -87,7 +91,7 @@ fn told<T: std::fmt::Debug>(built: Result<T, Refusal>) -> String {
     format!("{:?}", built.unwrap())
 }
 
-fn each_alone_changes_something(lists: [&[Change]; 2], told: fn(&EndpointOptions) -> String) {
+fn each_alone_changes_something(lists: &[&[Change]], told: fn(&EndpointOptions) -> String) {
     let mut all = vec![told(&options(&[]))];
     for change in lists.concat() {
         let now = told(&options(&[change]));
@@ -111,14 +115,18 @@ fn every_option_of_requests_arrives() {
             pass_through: PassThroughOrder::Unordered,
             ..Config::default()
         })
+        .rail_weights(endpoint::RailWeights::Rates)
         .healing(healing_of_both())
+        .cancel_grace(Duration::from_micros(1600))
         .connect_options(connect_options_of_both())
-        .completion_channel(Some(0))
-        .max_inline_data(100);
+        .completion_channel(Some(0));
     let changed = options(&[OF_BOTH, OF_REQUESTS].concat());
     assert_eq!(told(requests(&changed)), format!("{expected:?}"));
+    let expected = EndpointBuilder::new().max_inline_data(100);
+    assert_eq!(told(requests(&options(&[INLINE]))), format!("{expected:?}"));
     assert_eq!(told(requests(&options(&[]))), format!("{:?}", EndpointBuilder::new()));
-    each_alone_changes_something([OF_BOTH, OF_REQUESTS], |options| told(requests(options)));
+    let lists = [OF_BOTH, OF_REQUESTS, &[INLINE]];
+    each_alone_changes_something(&lists, |options| told(requests(options)));
 }
 
 #[test]
@@ -130,17 +138,21 @@ fn every_option_of_messages_arrives() {
         .flushes(true)
         .rail_failure(virtual_qp::RailFailure::Reroute)
         .min_rails(2)
+        .rail_weights(endpoint::RailWeights::Rates)
         .healing(healing_of_both())
+        .cancel_grace(Duration::from_micros(1600))
         .connect_options(connect_options_of_both());
     let changed = options(&[OF_BOTH, OF_MESSAGES].concat());
     assert_eq!(told(messages(&changed)), format!("{expected:?}"));
-    each_alone_changes_something([OF_BOTH, OF_MESSAGES], |options| told(messages(options)));
+    each_alone_changes_something(&[OF_BOTH, OF_MESSAGES], |options| told(messages(options)));
 }
 
 #[test]
 fn numbers_that_mean_more_than_themselves() {
     assert_eq!(min_rails(&options(&[|o| o.min_rails = POLYRAIL_NO_RAIL_NEEDED])).unwrap(), 0);
     assert_eq!(min_rails(&options(&[])).unwrap(), 1);
+    let none = options(&[|options| options.cancel_grace_us = POLYRAIL_NO_GRACE]);
+    assert_eq!(cancel_grace(&none), Some(Duration::ZERO));
     let connect = connect_options(&options(&[|o| o.retry_cnt = POLYRAIL_NO_RETRY]));
     assert_eq!(connect.unwrap().retry_cnt, 0);
     let never = healing(&options(&[
@@ -159,4 +171,22 @@ fn numbers_that_mean_more_than_themselves() {
         ..Healing::default()
     };
     assert_eq!(never, expected);
+}
+
+#[test]
+fn rates_of_devices_arrive_in_their_order() {
+    use polyrail::nic::{DeviceConfig, Fabric};
+    let fabric = Fabric::threaded();
+    let device = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap();
+    let devices = ["a", "b", "c"].map(device);
+    let changed = options(&[|options| options.device_mbps[..3].copy_from_slice(&[7, 0, 9])]);
+    let [a, b, c] = &devices;
+    let expected = EndpointBuilder::new().device_mbps(a, 7).device_mbps(b, 0).device_mbps(c, 9);
+    assert_eq!(told(requests_over(&changed, &devices)), format!("{expected:?}"));
+    let expected = P2pBuilder::new().device_mbps(a, 7).device_mbps(b, 0).device_mbps(c, 9);
+    assert_eq!(told(messages_over(&changed, &devices)), format!("{expected:?}"));
+    let refused = requests_over(&changed, &devices[..2]).unwrap_err();
+    assert!(format!("{refused:?}").contains("device_mbps[2] is 9"), "{refused:?}");
+    let unknown = options(&[|options| options.rail_weights = 5]);
+    assert!(messages(&unknown).is_err() && requests(&unknown).is_err());
 }

@@ -28,6 +28,7 @@ impl AnyPeers {
         let mut member = Member { set: &mut *found.set, place: found.place };
         let link = PeerLink::begin(link, hello, &mut member)?;
         found.state().link = Some(link);
+        found.common.pace.restart();
         Ok(())
     }
 
@@ -45,6 +46,32 @@ impl AnyPeers {
             false => refuse(Code::State, "the peer's rails are not rerouted"),
         }
     }
+}
+
+/// Connects over a link. The link then belongs to the peer, and is closed with it. Its handle is
+/// invalid after this call, even if the connection fails; it stays valid only if the call is
+/// refused because of its arguments or the peer's state. `hello`, at most POLYRAIL_HELLO_BYTES, is
+/// sent to the other side. Never waits: poll both ends until an event reports that they are
+/// connected; a loop that sleeps between its polls calls polyrail_peers_drive in each turn.
+/// Receives of requests may be posted earlier; a poll may store their completions before the event
+/// POLYRAIL_EVENT_KIND_CONNECTED is taken. Options that do not match (POLYRAIL_CODE_MISMATCH) are
+/// the result of this call if the link was accepted by a listener, and otherwise the event
+/// POLYRAIL_EVENT_KIND_NOT_CONNECTED. After either, the peer is as before: its receives stay
+/// posted, and it may meet over another link.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_peers_meet(
+    peers: *mut Peers,
+    peer: u64,
+    link: *mut Link,
+    hello: *const c_void,
+    length: usize,
+) -> Code {
+    call(|| {
+        // SAFETY: guaranteed by the caller.
+        let hello = unsafe { bytes(hello, length, "hello") }?;
+        check_length(length, POLYRAIL_HELLO_BYTES)?;
+        exclusive(peers)?.meet(peer, link, hello)
+    })
 }
 
 /// Stores the card of this end of a connection in `bytes`, and its length, at most
@@ -67,10 +94,10 @@ pub unsafe extern "C" fn polyrail_peers_card(
 }
 
 /// Connects with the other end, which made this card. Neither end may post, send or offer buffers
-/// before both ends have connected; only receives of requests may be posted earlier. Waits while the
-/// device connects queue pairs, for about a second over RoCE if no path to the peer is found;
-/// polyrail_peers_meet does not. If the call fails because a port is down or no path to the other end
-/// is found, it may be repeated with the same card, and connects the rest: the code is
+/// before both ends have connected; only receives of requests may be posted earlier. Waits while
+/// the device connects queue pairs, for about a second over RoCE if no path to the peer is found;
+/// polyrail_peers_meet does not. If the call fails because a port is down or no path to the other
+/// end is found, it may be repeated with the same card, and connects the rest: the code is
 /// POLYRAIL_CODE_DEVICE, and the message of the error names the reason.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_connect(
@@ -86,30 +113,9 @@ pub unsafe extern "C" fn polyrail_peers_connect(
     })
 }
 
-/// Connects over a link. The link then belongs to the peer, and is closed with it. Its handle is
-/// invalid after this call, even if the connection fails; it stays valid only if the call is
-/// refused because of its arguments or the peer's state. `hello`, at most POLYRAIL_HELLO_BYTES, is
-/// sent to the other side. Never waits: poll both ends until an event reports that they are
-/// connected. Receives of requests may be posted earlier.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn polyrail_peers_meet(
-    peers: *mut Peers,
-    peer: u64,
-    link: *mut Link,
-    hello: *const c_void,
-    length: usize,
-) -> Code {
-    call(|| {
-        // SAFETY: guaranteed by the caller.
-        let hello = unsafe { bytes(hello, length, "hello") }?;
-        check_length(length, POLYRAIL_HELLO_BYTES)?;
-        exclusive(peers)?.meet(peer, link, hello)
-    })
-}
-
 /// Sends a message of at most POLYRAIL_MESSAGE_BYTES over the peer's link. POLYRAIL_CODE_NOT_NOW:
-/// the two sides are not connected yet, or the peer has too many unread messages. While 64 events of
-/// a peer are not taken, no messages of this peer are read; if none are read for 9 seconds while
+/// the two sides are not connected yet, or the peer has too many unread messages. While 64 events
+/// of a peer are not taken, no messages of this peer are read; if none are read for 9 seconds while
 /// messages wait, the link may break and reconnect. Messages are not ordered with requests and
 /// messages over the rails.
 #[unsafe(no_mangle)]

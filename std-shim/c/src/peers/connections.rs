@@ -5,6 +5,7 @@ use crate::events::PeerEvent;
 use crate::link::{Meets, Message, NotConnected};
 use crate::types::{EndpointOptions, RailInfo, RailState};
 use polyrail::link::Reach;
+use polyrail::metrics::ConnectionMetrics;
 use polyrail::virtual_qp;
 
 /// The connections of an object, by place. Callers pass only places that [`has`](Self::has)
@@ -13,8 +14,17 @@ pub(super) trait Connections {
     /// Whether there is a connection in this place.
     fn has(&self, place: usize) -> bool;
 
-    /// Creates a connection, and returns its place.
-    fn add(&mut self, options: Option<&EndpointOptions>) -> Result<usize, Refusal>;
+    /// Creates a connection, and returns its place. Its rails use the devices in the order of those
+    /// of the peer `toward` which it is made.
+    fn add(
+        &mut self,
+        options: Option<&EndpointOptions>,
+        toward: Option<&Reach>,
+    ) -> Result<usize, Refusal>;
+
+    /// Returns the positions of the devices, in the order in which the rails of a connection use
+    /// them; empty if it is that of the domain.
+    fn devices(&self, place: usize) -> &[u8];
 
     /// Assigns the connection in this place to the peer with this number.
     fn welcome(&mut self, place: usize, peer: u64);
@@ -37,8 +47,9 @@ pub(super) trait Connections {
     /// Returns the address of this end of a connection.
     fn reach(&mut self, place: usize) -> Result<Reach, Failure>;
 
-    /// Connects with the other end of a link, without waiting. Returns whether it is connected.
-    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<bool, NotConnected>;
+    /// Connects with the other end of a link, whose rails use the `devices` of its domain in this
+    /// order, without waiting. Returns whether it is connected.
+    fn meet(&mut self, place: usize, theirs: &Reach, devices: &[u8]) -> Result<bool, NotConnected>;
 
     /// Whether rails of this connection are rerouted.
     fn reroutes(&self, place: usize) -> bool;
@@ -71,6 +82,12 @@ pub(super) trait Connections {
     /// Returns the state of a connection.
     fn standing(&self, place: usize) -> Standing;
 
+    /// Returns what each connection has counted.
+    fn metrics(&self) -> Vec<ConnectionMetrics>;
+
+    /// Returns what the connection in this place has counted; `None` if there is none.
+    fn metrics_of(&self, place: usize) -> Option<ConnectionMetrics>;
+
     /// Returns the state and counters of each rail.
     fn rails(&self, place: usize) -> Vec<RailInfo>;
 }
@@ -82,8 +99,6 @@ pub(super) struct Standing {
     pub(super) is_degraded: bool,
     /// Requests or messages that were not reported yet.
     pub(super) unreported: u32,
-    /// The first failure, even if the connection survived it.
-    pub(super) first_error: Option<String>,
 }
 
 /// Converts the state of a rail to its C value.
@@ -108,8 +123,12 @@ impl Meets for Member<'_> {
         self.set.reach(self.place)
     }
 
-    fn connect(&mut self, theirs: &Reach) -> Result<bool, NotConnected> {
-        self.set.meet(self.place, theirs)
+    fn devices(&self) -> &[u8] {
+        self.set.devices(self.place)
+    }
+
+    fn connect(&mut self, theirs: &Reach, devices: &[u8]) -> Result<bool, NotConnected> {
+        self.set.meet(self.place, theirs, devices)
     }
 
     fn next_control(&mut self) -> Option<Message> {

@@ -18,17 +18,18 @@ impl AnyPeers {
         // Detects that the connection has ended.
         found.common.drive_one(found.set, place, peer);
         let standing = found.set.standing(place);
-        let Standing { rails, rails_in_service, is_degraded, unreported, first_error } = standing;
+        let Standing { rails, rails_in_service, is_degraded, unreported } = standing;
         let peer = found.state();
-        let words = peer.end.clone().or(first_error).unwrap_or_default();
+        let words = peer.end.as_ref().or(peer.rail_failure.as_ref());
         Ok(PeerInfo {
             size: 0,
             state: peer.state(peer.end.is_some(), is_degraded) as u32,
             rails,
-            rails_in_service,
+            // The rails of a failed connection keep the states that they had.
+            rails_in_service: if peer.end.is_some() { 0 } else { rails_in_service },
             unreported,
             has_link: peer.link.is_some().into(),
-            words: fixed(&words),
+            words: fixed(words.map_or("", |words| words)),
         })
     }
 }

@@ -1,25 +1,35 @@
 //! Connections with many peers, for requests or for messages, behind one kind of handle.
 //!
 //! `object` is the object behind a handle. `connections` is the interface of both kinds of
-//! connections, and `common` the state that both kinds have. `members`, `connect`, `drive` and
-//! `health` are the functions for both kinds. `requests` and `messages` implement the interface,
-//! each with its data path.
+//! connections, and `common` the state that both kinds have. `open`, `connect`, `drive`, `health`
+//! and `ending` are the functions for both kinds. `requests` and `messages` implement the
+//! interface, each with its data path.
+
+// In the order of the header.
+mod open;
+
+mod connect;
+
+mod drive;
+
+mod requests;
+
+mod messages;
+
+mod health;
+
+mod ending;
 
 mod common;
-mod connect;
 mod connections;
-mod drive;
-mod health;
-mod members;
-mod messages;
 mod object;
-mod requests;
 
 pub use connect::*;
 pub use drive::*;
+pub use ending::*;
 pub use health::*;
-pub use members::*;
 pub use messages::*;
+pub use open::*;
 pub use requests::*;
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl AnySet {
 
 impl AnyPeers {
     pub(super) fn new(set: AnySet) -> Self {
-        Self { common: Common::default(), set }
+        Self { common: Common::new(), set }
     }
 
     /// Finds a peer: the connections, and the peer's place among them.

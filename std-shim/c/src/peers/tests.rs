@@ -5,14 +5,17 @@
 use super::*;
 use crate::code::Code;
 use crate::domain::{Devices, devices, polyrail_domain_close, polyrail_domain_open};
+use crate::keys::Local;
 use crate::link::{
     polyrail_link_close, polyrail_link_open, polyrail_listener_accept, polyrail_listener_address,
     polyrail_listener_close, polyrail_listener_open,
 };
-use crate::table::exclusive;
+use crate::region::{polyrail_region_register, polyrail_remote_import};
+use crate::table::{self, exclusive};
 use crate::types::{
     Backend, Domain, DomainOptions, EndpointOptions, Event, EventKind, Link, LinkOptions,
-    POLYRAIL_CARD_BYTES, POLYRAIL_MESSAGE_BYTES, PeerInfo, Peers, RailFailure,
+    POLYRAIL_ACCESS_LOCAL_WRITE, POLYRAIL_ACCESS_REMOTE_WRITE, POLYRAIL_CARD_BYTES,
+    POLYRAIL_MESSAGE_BYTES, PeerInfo, Peers, RailFailure, Region, Remote,
 };
 use crate::version::polyrail_last_error;
 use polyrail::nic::{Fault, When};
@@ -23,10 +26,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod aside;
+mod cancel;
 mod flood;
+mod options;
 #[cfg(feature = "tcp")]
 mod over_tcp;
+#[cfg(feature = "tcp")]
+mod pairs;
+mod rails;
 mod raw;
+mod slow;
 
 /// The kind of peers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,17 +48,24 @@ fn ok(code: Code) {
     assert_eq!(code, Code::Ok);
 }
 
-fn open(kind: For) -> (*mut Domain, *mut Peers) {
+/// Opens software NICs, with these further options.
+fn open_domain(choose: impl FnOnce(&mut DomainOptions)) -> *mut Domain {
     let mut domain = ptr::null_mut();
     // SAFETY: zeros are values of options, and all pointers are to what they should be.
     unsafe {
-        let options = DomainOptions {
+        let mut options = DomainOptions {
             size: size_of::<DomainOptions>() as u32,
             backend: Backend::Software as u32,
             ..zeroed()
         };
+        choose(&mut options);
         ok(polyrail_domain_open(&raw const options, &raw mut domain));
     }
+    domain
+}
+
+fn open(kind: For) -> (*mut Domain, *mut Peers) {
+    let domain = open_domain(|_| {});
     (domain, open_peers(domain, kind))
 }
 
@@ -73,6 +89,24 @@ fn open_peers(domain: *mut Domain, kind: For) -> *mut Peers {
 fn inject(domain: *mut Domain, fault: Fault) {
     let Ok(Devices::Software(devices)) = devices(domain) else { panic!("software NICs") };
     devices[0].device().inject(When::Now, fault);
+}
+
+fn register(domain: *mut Domain, memory: &mut [u8]) -> *mut Region {
+    let mut region = ptr::null_mut();
+    let access = POLYRAIL_ACCESS_LOCAL_WRITE | POLYRAIL_ACCESS_REMOTE_WRITE;
+    let start = memory.as_mut_ptr().cast();
+    // SAFETY: the memory outlives the region, which is closed before the memory is accessed.
+    ok(unsafe { polyrail_region_register(domain, start, memory.len(), access, &raw mut region) });
+    region
+}
+
+fn import(region: *mut Region) -> *mut Remote {
+    let mut remote = ptr::null_mut();
+    let words = table::words(region).unwrap_or_else(|_| panic!("a region"));
+    let bytes = Local::from_words(&words).for_peers().encode();
+    // SAFETY: all pointers are to what they should be.
+    ok(unsafe { polyrail_remote_import(bytes.as_ptr().cast(), bytes.len(), &raw mut remote) });
+    remote
 }
 
 /// The next transitions of queue pairs to RTR find no path.
@@ -106,12 +140,15 @@ fn lose(peers: *mut Peers, peer: u64) {
     }
 }
 
-/// Without optimization, several copies of a set for messages are on the stack while it is made.
-fn for_both(test: fn(For)) {
+/// Without optimization, several copies of a set are on the stack while it is made.
+fn on_a_deep_stack(test: impl FnOnce() + Send + 'static) {
     const STACK: usize = 64 << 20;
+    thread::Builder::new().stack_size(STACK).spawn(test).unwrap().join().unwrap();
+}
+
+fn for_both(test: fn(For)) {
     for kind in [For::Requests, For::Messages] {
-        let thread = thread::Builder::new().stack_size(STACK).spawn(move || test(kind)).unwrap();
-        thread.join().unwrap();
+        on_a_deep_stack(move || test(kind));
     }
 }
 

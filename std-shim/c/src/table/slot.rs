@@ -8,8 +8,8 @@
 //!        +-----take: generation + 1------------------------------+
 //! ```
 //!
-//! Words are written between the state "free" and the next idle one, and read between two looks at the same idle
-//! state, as with a sequence lock.
+//! Words are written between the state "free" and the next idle one, and read between two looks at
+//! the same idle state, as with a sequence lock.
 
 use super::handle::GENERATION_BITS;
 use super::kind::{Kind, Misuse};

@@ -1,7 +1,8 @@
-//! All slots. They come in chunks, which are never freed: a handle that is kept too long finds its slot.
+//! All slots. They come in chunks, which are never freed: a handle that is kept too long finds its
+//! slot.
 //!
-//! The free slots are a stack without a lock, because a lock that another thread holds during a fork would never be
-//! released in the child.
+//! The free slots are a stack without a lock, because a lock that another thread holds during a
+//! fork would never be released in the child.
 
 use super::handle::INDEX_BITS;
 use super::slot::Slot;

@@ -1,43 +1,10 @@
 //! Structures of requests, completions and reports.
 
 use super::handles::{Region, Remote};
+use super::limits::{
+    POLYRAIL_MAX_BUFFERS, POLYRAIL_NAME_BYTES, POLYRAIL_PATH_BYTES, POLYRAIL_WORDS_BYTES,
+};
 use std::ffi::c_char;
-
-/// Maximum length of a device's name in bytes, including the terminating 0.
-pub const POLYRAIL_NAME_BYTES: usize = 64;
-
-/// Maximum length of a device's PCI path in bytes, including the terminating 0.
-pub const POLYRAIL_PATH_BYTES: usize = 128;
-
-/// Maximum number of devices in a domain, and of rails in a connection.
-pub const POLYRAIL_MAX_DEVICES: usize = 8;
-
-/// Maximum number of buffers of a message.
-pub const POLYRAIL_MAX_BUFFERS: usize = 8;
-
-/// Maximum number of parts of a request.
-pub const POLYRAIL_MAX_PARTS: usize = 16;
-
-/// Maximum length of an exported region in bytes: see polyrail_region_export.
-pub const POLYRAIL_REMOTE_BYTES: usize = 64;
-
-/// Maximum length of a connection card in bytes.
-pub const POLYRAIL_CARD_BYTES: usize = 16384;
-
-/// Maximum length of the caller's part of a hello in bytes.
-pub const POLYRAIL_HELLO_BYTES: usize = 2048;
-
-/// Maximum length of a message over a link in bytes.
-pub const POLYRAIL_MESSAGE_BYTES: usize = 4096;
-
-/// Maximum number of addresses that polyrail_addresses stores.
-pub const POLYRAIL_MAX_ADDRESSES: usize = 128;
-
-/// Maximum length of these addresses as text in bytes, including the terminating 0.
-pub const POLYRAIL_ADDRESSES_BYTES: usize = 8192;
-
-/// Maximum length of a text in bytes, including the terminating 0.
-pub const POLYRAIL_WORDS_BYTES: usize = 256;
 
 /// A device of a machine or a domain.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +17,8 @@ pub struct DeviceInfo {
     pub pci_path: [c_char; POLYRAIL_PATH_BYTES],
     /// Its GUID; 0 over TCP.
     pub guid: u64,
-    /// Sum of the rates of its active ports in Mbit/s; 0: unknown.
+    /// Sum of the rates of its active ports in Mbit/s, or the rate of its PCI link if that is less;
+    /// 0: unknown.
     pub mbps: u64,
     /// The nearest NUMA node; -1: unknown.
     pub numa_node: i32,
@@ -64,7 +32,7 @@ pub struct DeviceInfo {
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(C)]
 pub enum Opcode {
     /// Writes to the peer's memory.
     Write = 0,
@@ -84,19 +52,6 @@ pub enum Opcode {
     /// memory.
     FetchAdd = 6,
 }
-
-/// Requests of this side may write the memory: READs, receives, results of atomics.
-pub const POLYRAIL_ACCESS_LOCAL_WRITE: u32 = 1 << 0;
-/// Peers may write the memory. Requires POLYRAIL_ACCESS_LOCAL_WRITE.
-pub const POLYRAIL_ACCESS_REMOTE_WRITE: u32 = 1 << 1;
-/// Peers may read the memory.
-pub const POLYRAIL_ACCESS_REMOTE_READ: u32 = 1 << 2;
-/// Peers may execute atomics on the memory. Requires POLYRAIL_ACCESS_LOCAL_WRITE.
-pub const POLYRAIL_ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
-/// On-demand paging: pages are not pinned, and devices wait for missing pages.
-pub const POLYRAIL_ACCESS_ON_DEMAND: u32 = 1 << 6;
-/// Relaxed ordering: devices may write the memory in any order.
-pub const POLYRAIL_ACCESS_RELAXED_ORDERING: u32 = 1 << 20;
 
 /// Starts after all requests posted before have ended.
 pub const POLYRAIL_REQUEST_FENCE: u32 = 1 << 0;
@@ -153,9 +108,10 @@ pub struct Part {
     pub reserved: u32,
 }
 
-/// How a request ended, with the numbers of enum ibv_wc_status. Drivers may return others.
+/// How a request ended, with the numbers of enum ibv_wc_status, except for the last one. Drivers may
+/// return others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(C)]
 pub enum Status {
     /// It was carried out.
     Success = 0,
@@ -177,7 +133,8 @@ pub enum Status {
     RemoteAccess = 10,
     /// The peer's device could not execute the request.
     RemoteOperation = 11,
-    /// The peer's device never answered.
+    /// The peer's device never answered, or over TCP its process or device is gone (vendor code
+    /// 0x41; 0x45: nothing was acknowledged in time).
     RetriesExceeded = 12,
     /// The peer posted no receive in time.
     ReceiverNotReady = 13,
@@ -187,11 +144,14 @@ pub enum Status {
     ResponseTimeout = 20,
     /// An error that no other code describes.
     General = 21,
+    /// The caller took the request back. Its first `bytes` bytes may have been written, and no
+    /// others; nothing is written for it any more. Its receiver was not notified and will not be.
+    Cancelled = 0x10000,
 }
 
 /// Whether the memory of a request may still be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(C)]
 pub enum Memory {
     /// The request is done. Nothing accesses the memory of either end for it any more.
     Done = 0,
@@ -223,7 +183,8 @@ pub struct Completion {
     /// A polyrail_opcode. For a receive, the opcode of the peer's request, without "with
     /// immediate". Undefined if `status` is not 0.
     pub opcode: u32,
-    /// Length of the request in bytes; for a receive, of the SEND that arrived. Over one rail, the
+    /// Length of the request in bytes; of a request that was taken back, those that may have been
+    /// written; for a receive, of the SEND that arrived. Over one rail, the
     /// value of the device, which is often 0 for a WRITE or SEND.
     pub bytes: u32,
     /// The immediate.
@@ -238,7 +199,7 @@ pub struct Completion {
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(C)]
 pub enum State {
     /// Not connected.
     New = 0,
@@ -262,7 +223,7 @@ pub struct PeerInfo {
     pub state: u32,
     /// Number of rails.
     pub rails: u32,
-    /// Number of rails in service.
+    /// Number of rails in service; 0 if the connection failed.
     pub rails_in_service: u32,
     /// Requests and notification receives that were accepted and not yet reported. 0 over a single
     /// rail, where only the device counts them. For messages: requests that no test has reported as
@@ -270,13 +231,14 @@ pub struct PeerInfo {
     pub unreported: u32,
     /// 1 if the peer has a link, otherwise 0.
     pub has_link: u32,
-    /// Why the connection failed, or else the first failure of a rail; empty if there was none.
+    /// Why the connection failed, or else the text of the first event
+    /// POLYRAIL_EVENT_KIND_RAIL_FAILED; empty if there was none.
     pub words: [c_char; POLYRAIL_WORDS_BYTES],
 }
 
 /// State of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(C)]
 pub enum RailState {
     /// The rail carries requests.
     InService = 0,
@@ -329,7 +291,7 @@ pub struct RailInfo {
 
 /// What happened to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(C)]
 pub enum EventKind {
     /// Both ends are connected over the link. The bytes are the other side's hello.
     Connected = 1,
@@ -337,19 +299,25 @@ pub enum EventKind {
     Message = 2,
     /// The link was reconnected. Messages sent before may be lost, in either direction.
     LinkResumed = 3,
-    /// The link is gone: the other side closed it, or it could not be reconnected. The connection
-    /// goes on, but failed rails do not return. The bytes are a text with the reason.
+    /// The link is gone: the other side removed or closed the peer, its process ended, or the link
+    /// could not be reconnected. The event does not tell which: a program that ends in order sends
+    /// a last message with polyrail_peers_say, whose event is before this one. The connection goes
+    /// on, but failed rails do not return. The bytes are a text with the reason, and `code` is its
+    /// code.
     LinkLost = 4,
     /// The two sides could not connect. The bytes are a text with the reason, and `code` is its
     /// code.
     NotConnected = 5,
-    /// A rail failed. The bytes are a text with the reason.
+    /// A rail failed. The bytes are a text with the reason, and `code` is POLYRAIL_CODE_DEVICE.
     RailFailed = 6,
     /// The requests in flight on a failed rail were posted again. The bytes are a text.
     RailFenced = 7,
     /// A rail is back in service. The bytes are a text.
     RailReturned = 8,
-    /// The connection failed. The bytes are a text with the reason.
+    /// The connection failed, for example because its other end was closed or its process ended.
+    /// This event, and receives that fail, may come before a last message and
+    /// POLYRAIL_EVENT_KIND_LINK_LOST. The bytes are a text with the reason, and `code` is
+    /// POLYRAIL_CODE_FAILED.
     Failed = 9,
 }
 
@@ -367,7 +335,7 @@ pub struct Event {
     pub length: u64,
     /// For events of rails: number of the rail, or POLYRAIL_RAIL_NOTIFY.
     pub rail: u32,
-    /// If something failed, a polyrail_code with the reason.
+    /// For events of failures, a polyrail_code; otherwise 0.
     pub code: i32,
 }
 

@@ -1,5 +1,6 @@
-//! What programs are compiled with: the layout of the structures (`tests/c/layout.inc`) and the numbers of codes, kinds,
-//! flags and limits (`tests/c/values.inc`). A C program compares the header with both as well.
+//! What programs are compiled with: the layout of the structures (`tests/c/layout.inc`) and the
+//! numbers of codes, kinds, flags and limits (`tests/c/values.inc`). A C program compares the
+//! header with both as well.
 
 use super::*;
 use std::fmt::Write;
@@ -23,13 +24,13 @@ fn structures_are_laid_out_as_they_were() {
     let mut text = String::new();
     lines! { text,
         DomainOptions "polyrail_domain_options" {
-            size, backend, devices, gid_index, flags, software_bytes_per_second, tcp_port, reserved,
+            size, backend, devices, gid_index, flags, software_bytes_per_second, tcp_port, reserved, near,
         }
         EndpointOptions "polyrail_endpoint_options" {
             size, rails, scheme, max_msg_size, max_msgs_per_qp, rail_failure, min_rails, max_inline_data, path_mtu,
             timeout, retry_cnt, max_rd_atomic, pkey_index, service_level, traffic_class, flow_label, hop_limit, flags,
             queue_pairs_per_rail, split_threshold, heal_first_ms, heal_longest_ms, stall_timeout_ms, rail_timeout_ms,
-            fence_timeout_ms,
+            fence_timeout_ms, rail_weights, cancel_grace_us, device_mbps,
         }
         LinkOptions "polyrail_link_options" { size, connect_ms, message_ms, reconnect_ms, token }
         DeviceInfo "polyrail_device_info" { name, pci_path, guid, mbps, numa_node, ports, address, reserved }
@@ -50,7 +51,8 @@ fn structures_are_laid_out_as_they_were() {
     assert_eq!(text, pinned(include_str!("../../tests/c/layout.inc")), "\n{text}");
 }
 
-/// The header is what cbindgen makes of the constants and enumerations: a new one is missed here until it is pinned.
+/// The header is what cbindgen makes of the constants and enumerations: a new one is missed here
+/// until it is pinned.
 #[test]
 fn numbers_are_what_they_were() {
     let mut text = String::new();

@@ -48,6 +48,12 @@ static void misuse_the_library(void) {
   CHECK(polyrail_version() == POLYRAIL_VERSION);
   CHECK(strcmp(polyrail_status_str(12345), polyrail_status_str(UINT32_MAX)) == 0);
   CHECK(strcmp(polyrail_status_str(POLYRAIL_STATUS_FLUSHED), polyrail_status_str(POLYRAIL_STATUS_FATAL)) != 0);
+  CHECK(strcmp(polyrail_event_kind_str(0), polyrail_event_kind_str(UINT32_MAX)) == 0);
+  CHECK(strcmp(polyrail_event_kind_str(POLYRAIL_EVENT_KIND_LINK_LOST), "link lost") == 0);
+  CHECK(strcmp(polyrail_state_str(12345), polyrail_state_str(UINT32_MAX)) == 0);
+  CHECK(strcmp(polyrail_state_str(POLYRAIL_STATE_FAILED), "failed") == 0);
+  CHECK(strcmp(polyrail_rail_state_str(12345), polyrail_rail_state_str(UINT32_MAX)) == 0);
+  CHECK(strcmp(polyrail_rail_state_str(POLYRAIL_RAIL_STATE_DOWN), "down") == 0);
   IS(POLYRAIL_CODE_NULL, polyrail_printable(NULL, 1, text, sizeof text, &length));
   IS(POLYRAIL_CODE_NULL, polyrail_printable("a", 1, NULL, sizeof text, &length));
   IS(POLYRAIL_CODE_NULL, polyrail_printable("a", 1, text, sizeof text, NULL));
@@ -144,7 +150,7 @@ static void misuse_domains(void) {
     longer.options.devices = "a";
     polyrail_code code = polyrail_domain_open(&longer.options, &made);
     CHECK(code == POLYRAIL_CODE_SIZE || code == POLYRAIL_CODE_NO_DEVICE || code == POLYRAIL_CODE_OK);
-    CHECK((code == POLYRAIL_CODE_SIZE) == (at < 4 || at % 4 != 0 || at == 12 || at == 28));
+    CHECK((code == POLYRAIL_CODE_SIZE) == (at < 4 || at % 4 != 0 || at == 12 || at == 28 || at == 44));
     if (code == POLYRAIL_CODE_OK) OK(polyrail_domain_close(made));
   }
   longer.options.devices = NULL;
@@ -181,6 +187,14 @@ static void misuse_domains(void) {
   longer.options.tcp_port = 65535;
   IS(POLYRAIL_CODE_UNSUPPORTED, polyrail_domain_open(&longer.options, &made));
   longer.options.tcp_port = 0;
+  longer.options.near = "gpu0";
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_domain_open(&longer.options, &made));
+  CHECK(strstr(polyrail_last_error(), "0000:3b:00.0") != NULL);
+  longer.options.near = "thread";
+  IS(POLYRAIL_CODE_UNSUPPORTED, polyrail_domain_open(&longer.options, &made));
+  longer.options.devices = "soft0";
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_domain_open(&longer.options, &made));
+  longer.options.near = NULL;
   misuse_tcp();
   /* Real NICs that are not there: whatever this machine has, not this one. */
   longer.options.backend = POLYRAIL_BACKEND_VERBS;
@@ -253,7 +267,7 @@ static void misuse_links(void) {
   ZERO(options);
   IS(POLYRAIL_CODE_NULL, polyrail_listener_open(NULL, NULL, &listener));
   IS(POLYRAIL_CODE_NULL, polyrail_listener_open("127.0.0.1:0", NULL, NULL));
-  IS(POLYRAIL_CODE_LINK, polyrail_listener_open("nowhere", NULL, &listener));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_listener_open("nowhere", NULL, &listener));
   IS(POLYRAIL_CODE_LINK, polyrail_listener_open("203.0.113.1:1", NULL, &listener));
   options.token = "too short";
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_listener_open("127.0.0.1:0", &options, &listener));
@@ -284,6 +298,7 @@ static void misuse_links(void) {
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_addresses("\xff", 1, address, sizeof address, &length));
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_addresses("no such", 1, address, sizeof address, &length));
   uint32_t is_service;
+  uint64_t toward;
   IS(POLYRAIL_CODE_NULL, polyrail_is_service_variable(NULL, "", &is_service));
   IS(POLYRAIL_CODE_NULL, polyrail_is_service_variable("", NULL, &is_service));
   IS(POLYRAIL_CODE_NULL, polyrail_is_service_variable("", "", NULL));
@@ -293,6 +308,8 @@ static void misuse_links(void) {
   OK(polyrail_is_service_variable("POLYRAIL_PORT", "tcp://10.96.0.7:7471", &is_service));
   CHECK(is_service == 1);
   IS(POLYRAIL_CODE_NULL, polyrail_link_open(NULL, NULL, &link));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_link_open("127.0.0.1", NULL, &link));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_link_open("127.0.0.1:1,127.0.0.1:0", NULL, &link));
   IS(POLYRAIL_CODE_NULL, polyrail_link_open(address, NULL, NULL));
   HANDLES(polyrail_link, peers, polyrail_link_hello(h, words, sizeof words, &length));
   HANDLES(polyrail_link, peers, polyrail_link_peer_address(h, address, sizeof address, &length));
@@ -306,6 +323,10 @@ static void misuse_links(void) {
   IS(POLYRAIL_CODE_STATE, polyrail_link_refuse(link, "no"));
   IS(POLYRAIL_CODE_NULL, polyrail_link_refuse(link, NULL));
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_link_refuse(link, "\xff"));
+  HANDLES(polyrail_peers, domain, polyrail_peers_add_toward(h, NULL, link, &toward));
+  HANDLES(polyrail_link, peers, polyrail_peers_add_toward(peers, NULL, h, &toward));
+  IS(POLYRAIL_CODE_NULL, polyrail_peers_add_toward(peers, NULL, link, NULL));
+  IS(POLYRAIL_CODE_ARGUMENT, polyrail_peers_add_toward(peers, NULL, link, &toward));
   HANDLES(polyrail_peers, domain, polyrail_peers_meet(h, peer, link, NULL, 0));
   HANDLES(polyrail_link, peers, polyrail_peers_meet(peers, other, h, NULL, 0));
   PEERS(peer + 1, polyrail_peers_meet(peers, p, link, NULL, 0));
@@ -354,20 +375,13 @@ static void misuse_options(void) {
   for (at = 0; at < sizeof bad / sizeof *bad; at++) {
     ZERO(options);
     memcpy((char *)&options + bad[at].at, &bad[at].value, sizeof bad[at].value);
-    /* Some are found when the first peer is made. */
     polyrail_code code = polyrail_peers_open(domain, &options, &made);
-    if (code == POLYRAIL_CODE_OK) {
-      code = polyrail_peers_add(made, NULL, &added);
-      OK(polyrail_peers_close(made));
-    }
+    if (code == POLYRAIL_CODE_OK) OK(polyrail_peers_close(made));
     if (code != bad[at].peers) FAIL("option at %zu: %s", bad[at].at, polyrail_strerror(code));
     IS(bad[at].peers, polyrail_peers_add(peers, &options, &added));
     if (bad[at].peers == POLYRAIL_CODE_OK) OK(polyrail_peers_remove(peers, added));
     code = polyrail_messages_open(domain, &options, 1, &p2p);
-    if (code == POLYRAIL_CODE_OK) {
-      code = polyrail_peers_add(p2p, NULL, &added);
-      OK(polyrail_peers_close(p2p));
-    }
+    if (code == POLYRAIL_CODE_OK) OK(polyrail_peers_close(p2p));
     if (code != bad[at].p2p) FAIL("option at %zu for messages: %s", bad[at].at, polyrail_strerror(code));
   }
   ZERO(options);
@@ -407,6 +421,10 @@ static void misuse_peers(void) {
   PEERS(removed, polyrail_peers_fail_rail(peers, p, 0));
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_peers_fail_rail(peers, peer, 4));
   IS(POLYRAIL_CODE_ARGUMENT, polyrail_peers_fail_rail(peers, peer, 256));
+  HANDLES(polyrail_peers, domain, polyrail_peers_cancel(h, peer, 1, &count));
+  PEERS(removed, polyrail_peers_cancel(peers, p, 1, &count));
+  IS(POLYRAIL_CODE_NULL, polyrail_peers_cancel(peers, peer, 1, NULL));
+  IS(POLYRAIL_CODE_STATE, polyrail_peers_cancel(peers, peer, 1, &count));
 
   HANDLES(polyrail_peers, domain, polyrail_peers_card(h, peer, words, sizeof words, &length));
   PEERS(removed, polyrail_peers_card(peers, p, words, sizeof words, &length));
@@ -652,9 +670,12 @@ static void misuse_messages(void) {
   IS(POLYRAIL_CODE_REQUEST, polyrail_messages_flush(p2p, 1));
   HANDLES(polyrail_peers, domain, polyrail_messages_forget(h, 1));
   IS(POLYRAIL_CODE_REQUEST, polyrail_messages_forget(p2p, 1));
+  HANDLES(polyrail_peers, domain, polyrail_messages_cancel(h, 1));
+  IS(POLYRAIL_CODE_REQUEST, polyrail_messages_cancel(p2p, 1));
   buffer.region = used.region;
   buffer.offset = 0;
   OK(polyrail_messages_receive(p2p, one, &buffer, 1, &request));
+  IS(POLYRAIL_CODE_STATE, polyrail_messages_cancel(p2p, request));
   IS(POLYRAIL_CODE_STATE, polyrail_messages_flush(p2p, request));
   IS(POLYRAIL_CODE_STATE, polyrail_messages_forget(p2p, request));
   /* Its buffer may be written, whatever else is wrong. */
@@ -766,6 +787,7 @@ static void misuse_peers_that_wait(void) {
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_replace(peers, peer, NULL, &added));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_fail(peers, peer));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_fail_rail(peers, peer, 0));
+  IS(POLYRAIL_CODE_BUSY, polyrail_peers_cancel(peers, peer, 1, &count));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_card(peers, peer, words, sizeof words, &length));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_connect(peers, other, "{}", 2));
   IS(POLYRAIL_CODE_BUSY, polyrail_peers_meet(peers, other, link, NULL, 0));
@@ -830,6 +852,7 @@ static void misuse_threads(void) {
     BUSY(polyrail_messages_test(driven, 0, 0, NULL));
     BUSY(polyrail_messages_flush(driven, 0));
     BUSY(polyrail_messages_forget(driven, 0));
+    BUSY(polyrail_messages_cancel(driven, 0));
   });
   OK(polyrail_link_close(linked));
   OK(polyrail_peers_close(driven));

@@ -18,8 +18,8 @@ use crate::tcp;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 
 any! {
-    /// An open device of any backend, with a protection domain and the ports that rails use. Cloning
-    /// is cheap: clones share the device.
+    /// An open device of any backend, with a protection domain and the ports that rails use.
+    /// Cloning is cheap: clones share the device.
     ///
     /// Completion queues and shared receive queues of one backend are refused by devices of another
     /// ([`DeviceError::OtherBackend`]).
@@ -140,6 +140,10 @@ impl Domain for AnyDomain {
         each!(AnyDomain, self, domain => domain.device_name())
     }
 
+    fn is_tcp(&self) -> bool {
+        each!(AnyDomain, self, domain => domain.is_tcp())
+    }
+
     fn separate(&self) -> Result<Self, DeviceError> {
         each!(AnyDomain, self, domain => domain.separate().map(Into::into))
     }
@@ -156,12 +160,24 @@ impl Domain for AnyDomain {
         each!(AnyDomain, self, domain => domain.max_srq_wr())
     }
 
+    fn max_region_bytes(&self) -> u64 {
+        each!(AnyDomain, self, domain => domain.max_region_bytes())
+    }
+
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
         each!(AnyDomain, self, domain => domain.ports())
     }
 
     fn port(&self, number: u8) -> Result<Port, DeviceError> {
         each!(AnyDomain, self, domain => domain.port(number))
+    }
+
+    fn port_mbps(&self, number: u8) -> Result<u32, DeviceError> {
+        each!(AnyDomain, self, domain => domain.port_mbps(number))
+    }
+
+    fn is_gone(&self) -> bool {
+        each!(AnyDomain, self, domain => Domain::is_gone(domain))
     }
 
     fn event_cursor(&self) -> EventCursor {
@@ -221,6 +237,10 @@ impl Domain for AnyDomain {
 
     fn has_on_demand_paging(&self) -> Result<bool, DeviceError> {
         each!(AnyDomain, self, domain => domain.has_on_demand_paging())
+    }
+
+    fn pins_memory(&self) -> bool {
+        each!(AnyDomain, self, domain => domain.pins_memory())
     }
 
     unsafe fn register_memory(

@@ -21,6 +21,19 @@
 //! # }
 //! ```
 //!
+//! # Types
+//!
+//! A struct of a program names these:
+//!
+//! | | type |
+//! |---|---|
+//! | an open device | [`AnyDomain`] |
+//! | an endpoint, a set | [`Endpoint<AnyQueuePair, AnyCompletionQueue>`](crate::endpoint::Endpoint), [`EndpointSet<AnyQueuePair, AnyCompletionQueue>`](crate::endpoint::EndpointSet) |
+//! | a member of a set | [`EndpointQp<AnyQueuePair>`](crate::endpoint::EndpointQp) |
+//! | a message endpoint, a set | [`P2pEndpoint<AnyDomain>`](crate::p2p::P2pEndpoint), [`P2pEndpointSet<AnyDomain>`](crate::p2p::P2pEndpointSet) |
+//! | threads that poll | [`ProgressThread<AnyQueuePair, AnyCompletionQueue>`](crate::progress::ProgressThread), [`P2pThread<AnyDomain>`](crate::progress::messages::P2pThread) |
+//! | memory | [`RegisteredBuffer<AnyRegion>`](crate::memory::RegisteredBuffer), [`OwnedBuffer<Vec<u8>, AnyRegion>`](crate::memory::OwnedBuffer) |
+//!
 //! # Rails of several backends
 //!
 //! The devices of an endpoint may be of different backends, for example RDMA NICs and a network
@@ -29,11 +42,11 @@
 //! - The i-th device here connects to the i-th device of the peer, so both ends need the same
 //!   backends in the same order. If one of the two is over TCP and the other is not, connecting
 //!   fails with [`RailMismatch::Backends`](crate::endpoint::RailMismatch::Backends).
-//! - Memory is registered with each device, and requests need the keys of all of them, as on several
-//!   devices of one backend.
-//! - With [`RailFailure::Reroute`](crate::virtual_qp::RailFailure::Reroute), the rails of one backend
-//!   carry what those of another lost. Rail 0 and the notify queue pair move to a device of another
-//!   backend while their own is away.
+//! - Memory is registered with each device, and requests need the keys of all of them, as on
+//!   several devices of one backend.
+//! - With [`RailFailure::Reroute`](crate::virtual_qp::RailFailure::Reroute), the rails of one
+//!   backend carry what those of another lost. Rail 0 and the notify queue pair move to a device of
+//!   another backend while their own is away.
 //! - Scatter/gather entries per request are limited by the least capable device. A device that
 //!   does not support [`max_inline_data`](crate::endpoint::EndpointBuilder::max_inline_data),
 //!   [`queue_depth`](crate::endpoint::EndpointBuilder::queue_depth) or

@@ -1,7 +1,7 @@
 //! Opens devices by their names.
 
 use super::domain::AnyDomain;
-use crate::backend::{DeviceName, DeviceNameError, Domain};
+use crate::backend::{DeviceName, DeviceNameError, Domain, OtherBackend};
 use crate::endpoint::MAX_DEVICES;
 use crate::nic::{DeviceConfig, Fabric, NicError};
 #[cfg(feature = "verbs")]
@@ -39,6 +39,9 @@ pub enum OpenError {
         /// Why it does not name an RDMA device.
         source: DeviceNameError,
     },
+    /// The text probably means a device of another backend than it names.
+    #[error(transparent)]
+    OtherBackend(#[from] OtherBackend),
     /// More devices than an endpoint supports.
     #[error("{devices} devices, but at most {MAX_DEVICES} are allowed")]
     TooMany {
@@ -80,8 +83,9 @@ pub enum OpenError {
 /// The fabric of software NICs whose options have none.
 static FABRIC: PerProcess<Fabric> = PerProcess::new();
 
-/// Opens devices by their names, in this order, and allocates a protection domain of each. Endpoints
-/// use them in turn. Without names it opens none; the functions of each backend find devices.
+/// Opens devices by their names, in this order, and allocates a protection domain of each.
+/// Endpoints use them in turn. Without names it opens none; the functions of each backend find
+/// devices.
 ///
 /// | name | device |
 /// |---|---|
@@ -141,8 +145,10 @@ fn open_another(
     if name.starts_with("tcp:") {
         return open_tcp(opened, name, options);
     }
-    let parsed = name.parse::<DeviceName>();
-    let parsed = parsed.map_err(|source| OpenError::Name { name: name.to_owned(), source })?;
+    let parsed = name.parse::<DeviceName>().map_err(|source| match OtherBackend::of(name) {
+        Some(other) => OpenError::OtherBackend(other),
+        None => OpenError::Name { name: name.to_owned(), source },
+    })?;
     open_verbs(opened, &parsed, options)
 }
 
@@ -194,13 +200,18 @@ fn open_verbs(
     options: &OpenOptions,
 ) -> Result<AnyDomain, OpenError> {
     check_new(opened, &name.device)?;
-    let domains = rdma::open_devices(std::slice::from_ref(name), &options.verbs)?;
+    let opened = rdma::open_devices(std::slice::from_ref(name), &options.verbs);
+    let domains = opened.map_err(|error| match error {
+        rdma::OpenError::OtherBackend(other) => other.into(),
+        error => OpenError::Verbs(error),
+    })?;
     Ok(AnyDomain::Verbs(domains.into_iter().next().expect("a device for each name")))
 }
 
 #[cfg(not(feature = "verbs"))]
 fn open_verbs(_: &[AnyDomain], name: &DeviceName, _: &OpenOptions) -> Result<AnyDomain, OpenError> {
-    Err(OpenError::NotBuilt { device: name.device.clone(), feature: "verbs" })
+    let not_built = || OpenError::NotBuilt { device: name.device.clone(), feature: "verbs" };
+    Err(OtherBackend::of(&name.device).map_or_else(not_built, OpenError::OtherBackend))
 }
 
 #[cfg(test)]
@@ -236,6 +247,25 @@ mod tests {
     }
 
     #[test]
+    fn a_name_of_another_backend_is_answered_with_what_to_write() {
+        for (name, write) in [
+            ("lo", "tcp:lo"),
+            ("lo@192.0.2.1", "tcp:lo@192.0.2.1"),
+            ("127.0.0.1", "tcp:127.0.0.1"),
+            ("::1", "tcp:::1"),
+            ("tcp", "tcp:INTERFACE or tcp:ADDRESS, such as tcp:eth0"),
+            ("TCP:lo", "tcp:lo"),
+            ("Software", "software or software:NAME"),
+            ("Software:a", "software:a"),
+        ] {
+            let error = refused(&["software", name]);
+            assert!(matches!(error, OpenError::OtherBackend(_)), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains(name) && text.contains(write), "{text}");
+        }
+    }
+
+    #[test]
     fn a_device_is_opened_once() {
         for device in ["software", "software:a"] {
             let error = refused(&[device, "software:c", device]);
@@ -259,6 +289,8 @@ mod tests {
         );
         let error = open_device("tcp:no such", &options).unwrap_err();
         assert_eq!(error.to_string(), "cannot open device tcp:no such");
+        let error = open_device("tcp:", &options).unwrap_err();
+        assert_eq!(error.to_string(), "cannot open device \"tcp:\"");
     }
 
     #[cfg(not(feature = "tcp"))]
@@ -274,6 +306,7 @@ mod tests {
     fn other_names_are_of_rdma_devices() {
         let error = refused(&["no_such_device:1"]);
         assert!(matches!(error, OpenError::Verbs(_)), "{error}");
+        assert!(error.to_string().contains("device no_such_device"), "{error}");
     }
 
     #[cfg(not(feature = "verbs"))]

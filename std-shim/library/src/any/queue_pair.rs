@@ -100,6 +100,10 @@ impl Connect for AnyQueuePair {
         each!(AnyQueuePair, self, qp => qp.connect_aside(steps))
     }
 
+    fn is_connected(&self) -> bool {
+        each!(AnyQueuePair, self, qp => Connect::is_connected(qp))
+    }
+
     fn retire(self) {
         each!(AnyQueuePair, self, qp => qp.retire());
     }

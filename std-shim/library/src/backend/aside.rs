@@ -70,7 +70,8 @@ impl Line {
     }
 }
 
-/// Runs `work` on another thread, as soon as fewer than [`MOST_ASIDE`] run and older work has begun.
+/// Runs `work` on another thread, as soon as fewer than [`MOST_ASIDE`] run and older work has
+/// begun.
 ///
 /// # Errors
 ///

@@ -89,6 +89,13 @@ pub trait Connect: QueuePair {
         Connecting::done(steps.run(self))
     }
 
+    /// Returns whether data can reach the peer's queue pair, as far as the device knows. A TCP NIC
+    /// makes the connection after RTR, in the background, and returns whether it exists and has not
+    /// ended. All other devices return `true`.
+    fn is_connected(&self) -> bool {
+        true
+    }
+
     /// Destroys the queue pair. Backends on which that is slow do it on another thread, so that the
     /// caller does not block.
     fn retire(self)

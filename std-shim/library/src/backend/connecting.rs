@@ -65,8 +65,8 @@ impl<Q> Connecting<Q> {
 
     /// Runs `work` on another thread. A process has at most [`MOST_ASIDE`](super::MOST_ASIDE) such
     /// threads; further work waits in line until older work has ended. If this is dropped before
-    /// `work` has begun, it never begins. If the system cannot start a thread, and none runs, `work`
-    /// is dropped, and the result is [`DeviceError::Thread`].
+    /// `work` has begun, it never begins. If the system cannot start a thread, and none runs,
+    /// `work` is dropped, and the result is [`DeviceError::Thread`].
     pub fn aside(work: impl FnOnce() -> Result<Q, DeviceError> + Send + 'static) -> Self
     where
         Q: Send + 'static,

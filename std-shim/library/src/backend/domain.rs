@@ -58,8 +58,15 @@ pub trait Domain: Clone + Send + Sync + 'static {
     /// Returns the device's name, for messages.
     fn device_name(&self) -> &str;
 
-    /// Allocates another protection domain of the device, with the same ports. Keys of one are worth
-    /// nothing on queue pairs of the other, so peers that do not trust each other get one each.
+    /// Returns whether its queue pairs are connected over TCP. They can be connected only to others
+    /// over TCP. By default `false`.
+    fn is_tcp(&self) -> bool {
+        false
+    }
+
+    /// Allocates another protection domain of the device, with the same ports. Keys of one are
+    /// worth nothing on queue pairs of the other, so peers that do not trust each other get one
+    /// each.
     ///
     /// # Errors
     ///
@@ -75,6 +82,9 @@ pub trait Domain: Clone + Send + Sync + 'static {
     /// Maximum receives in a shared receive queue.
     fn max_srq_wr(&self) -> u32;
 
+    /// Maximum length of a memory region in bytes; [`u64::MAX`] if it is unlimited or unknown.
+    fn max_region_bytes(&self) -> u64;
+
     /// Returns the ports that rails use in turn, at least one.
     ///
     /// # Errors
@@ -89,6 +99,24 @@ pub trait Domain: Clone + Send + Sync + 'static {
     ///
     /// The port does not exist or is down, or the device was removed.
     fn port(&self, number: u8) -> Result<Port, DeviceError>;
+
+    /// Returns the present rate in Mbit/s at which the device can use one of the
+    /// [`ports`](Self::ports); 0 if it is unknown, as by default. Not cheap: it may read several
+    /// files of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`port`](Self::port).
+    fn port_mbps(&self, number: u8) -> Result<u32, DeviceError> {
+        self.port(number).map(|_| 0)
+    }
+
+    /// Whether the device was removed, or failed and will not work again, so that no rail uses it any
+    /// more ([`DeviceEvent::Gone`]). By default `false`. Memory is then registered with the other
+    /// devices only: see [`Registration`](crate::memory::Registration#devices-that-are-gone).
+    fn is_gone(&self) -> bool {
+        false
+    }
 
     /// Returns a cursor for a new reader of the device's events. It is after all events so far.
     fn event_cursor(&self) -> EventCursor;
@@ -157,9 +185,9 @@ pub trait Domain: Clone + Send + Sync + 'static {
 
     /// Creates a queue pair as [`create_qp`](Self::create_qp) does, or as
     /// [`create_qp_with_srq`](Self::create_qp_with_srq) does if there is an `srq`, then executes
-    /// `steps` with it and the present attributes of [`port`](Self::port) `number`, and returns what
-    /// they return. Backends on which this is slow use another thread, so that the caller does not
-    /// block.
+    /// `steps` with it and the present attributes of [`port`](Self::port) `number`, and returns
+    /// what they return. Backends on which this is slow use another thread, so that the caller does
+    /// not block.
     fn make_aside<T: Send + 'static>(
         &self,
         (cq, srq): (&Self::Cq, Option<&Self::Srq>),
@@ -186,6 +214,12 @@ pub trait Domain: Clone + Send + Sync + 'static {
     ///
     /// The device does not answer the query.
     fn has_on_demand_paging(&self) -> Result<bool, DeviceError>;
+
+    /// Whether registering memory takes a time in proportion to its length, because the device pins
+    /// each page. Several such devices register long memory at the same time, on other threads.
+    fn pins_memory(&self) -> bool {
+        true
+    }
 
     /// Registers memory. The region keeps `owner` until the memory is deregistered; if that fails,
     /// it is never dropped.

@@ -3,6 +3,7 @@
 use polyrail_core::verbs::AccessFlags;
 use polyrail_process::Forked;
 use polyrail_software_nic::{ModifyError, NicError, OutOfMemory};
+use std::time::Duration;
 
 /// A device, or the operating system, refused an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +62,12 @@ pub enum DeviceError {
         /// The port number.
         port: u8,
     },
+    /// Over TCP: there was no connection to the peer's new queue pair in time.
+    #[error("no connection to the peer's new queue pair within {within:?}")]
+    NotReached {
+        /// The time that the connection had.
+        within: Duration,
+    },
     /// The operating system has no memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
@@ -80,6 +87,23 @@ pub enum DeviceError {
         device: Box<str>,
         /// The device's error.
         source: Box<polyrail_ffi::VerbsError>,
+    },
+    /// The device refused memory that is longer than its regions may be. Memory that is registered
+    /// in several parts has other keys in each part: see
+    /// [`Registration`](crate::memory::Registration#long-memory).
+    #[error(
+        "device {device} cannot register {length} bytes as one region: its limit is {limit}, so \
+         register the memory in parts"
+    )]
+    RegionTooLong {
+        /// Name of the device.
+        device: Box<str>,
+        /// The length in bytes.
+        length: u64,
+        /// [Maximum length](crate::backend::Domain::max_region_bytes) of a region in bytes.
+        limit: u64,
+        /// The device's error.
+        source: Box<DeviceError>,
     },
     /// Memory could not be deregistered, so the device may still access it.
     #[error(
@@ -120,10 +144,7 @@ pub enum DeviceError {
     ZeroBased,
     /// Real verbs: the two ports of a rail have different link layers.
     #[cfg(feature = "verbs")]
-    #[error(
-        "the local port is {}",
-        if *infiniband { "InfiniBand, the peer's Ethernet" } else { "Ethernet, the peer's InfiniBand" }
-    )]
+    #[error("{}", link_layers(*infiniband))]
     LinkLayers {
         /// Whether the local port is InfiniBand.
         infiniband: bool,
@@ -164,9 +185,19 @@ pub enum DeviceError {
     Forked(#[from] Forked),
 }
 
+/// The link layers of two ports that have different ones.
+pub(crate) const fn link_layers(here_is_infiniband: bool) -> &'static str {
+    if here_is_infiniband {
+        "the local port is InfiniBand, the peer's Ethernet"
+    } else {
+        "the local port is Ethernet, the peer's InfiniBand"
+    }
+}
+
 impl DeviceError {
     /// Whether the same call may succeed later: a port is down, no path to the peer's address is
-    /// found, an earlier attempt with another address has not ended, or the system can start no thread that connects a queue pair.
+    /// found, an earlier attempt with another address has not ended, or the system can start no
+    /// thread that connects a queue pair.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::PortDown { .. } | Self::Modify(ModifyError::NoPath) | Self::Thread { .. } => true,

@@ -15,6 +15,10 @@ pub enum DeviceEvent {
         /// Its number, from 1 on.
         port: u8,
     },
+    /// The data rate of a port has changed, because it lost a plane or a bonded port, or got it
+    /// back; see [`Domain::port_mbps`](super::Domain::port_mbps). Rails stay in service. Some
+    /// drivers also report it when a port goes down or comes up.
+    SpeedChange,
     /// The device failed or was removed, so everything on it fails. The device may still access
     /// memory: see [`Connect::gone`](super::Connect::gone).
     Gone,

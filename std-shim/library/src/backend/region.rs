@@ -31,6 +31,12 @@ pub struct MemoryRange {
     pub iova: u64,
 }
 
+// SAFETY: it describes memory, and only unsafe functions access the bytes, whose callers promise
+// that this may happen.
+unsafe impl Send for MemoryRange {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryRange {}
+
 impl MemoryRange {
     /// Describes `length` bytes from `start`, which requests name by their address.
     pub fn new(start: *mut u8, length: usize) -> Self {

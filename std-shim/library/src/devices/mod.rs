@@ -14,12 +14,13 @@ use crate::place::Place;
 pub(crate) use gid_interface::GidInterface;
 pub use missing::DevicesError;
 pub(crate) use missing::what_is_missing;
+pub use polyrail_ffi::PortState;
 
 use polyrail_ffi::{
     AtomicCap, Context, Device, DeviceAttributes, DeviceList, GidEntry, GidType, LinkLayer,
-    NodeType, PortAttributes, PortState, Transport, VerbsError,
+    NodeType, PortAttributes, Transport, VerbsError,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// A device and its attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -69,13 +70,28 @@ pub struct Limits {
     pub atomics: &'static str,
 }
 
+impl DeviceReport {
+    /// Returns the sum of the data rates of its active ports in Mbit/s; 0 if it is unknown.
+    pub fn mbps(&self) -> u32 {
+        let active = self.ports.iter().filter(|port| port.is_active());
+        active.fold(0, |sum, port| sum.saturating_add(port.mbps))
+    }
+
+    /// Returns the rate in Mbit/s at which the device can use its active ports, which share its PCI
+    /// link; 0 if it is unknown.
+    pub fn effective_mbps(&self) -> u32 {
+        self.place.limited_mbps(self.mbps())
+    }
+}
+
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortReport {
     /// Its number, from 1.
     pub port: u8,
-    /// State of the port: `active` if it carries data.
-    pub state: String,
+    /// State of the port; serialized in words.
+    #[serde(serialize_with = "in_words")]
+    pub state: PortState,
     /// Link layer: `Ethernet`, `InfiniBand`.
     pub link_layer: &'static str,
     /// MTU in use; 0 if the driver does not report it.
@@ -86,10 +102,26 @@ pub struct PortReport {
     pub lid: u16,
     /// Number of lanes.
     pub lanes: u8,
-    /// Data rate of all lanes in Mbit/s; 0 if the driver does not report it.
+    /// Present data rate in Mbit/s; 0 if the driver does not report it. It is not that of all lanes
+    /// where the driver reports another one
+    /// ([`query_port_speed`](polyrail_ffi::Context::query_port_speed)).
     pub mbps: u32,
+    /// Rate in Mbit/s at which the device can use the port: `mbps`, or the data rate of its PCI
+    /// link if that is less ([`Place::limited_mbps`]).
+    pub effective_mbps: u32,
     /// Its GIDs.
     pub gids: Vec<GidReport>,
+}
+
+impl PortReport {
+    /// Returns whether the port carries data.
+    pub fn is_active(&self) -> bool {
+        self.state.is_active()
+    }
+}
+
+fn in_words<S: Serializer>(state: &PortState, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(state)
 }
 
 /// A GID of a port.
@@ -159,7 +191,7 @@ fn report(device: &Device<'_>) -> DeviceReport {
     };
     let asked = device.open().and_then(|context| {
         report.limits = Some(limits(&context));
-        report.ports = ports(&context)?;
+        report.ports = ports(&context, &report.place)?;
         Ok(())
     });
     report.error = asked.err().map(|error| error.to_string());
@@ -188,15 +220,26 @@ fn limits(context: &Context) -> Limits {
     }
 }
 
-fn ports(context: &Context) -> Result<Vec<PortReport>, VerbsError> {
+fn ports(context: &Context, place: &Place) -> Result<Vec<PortReport>, VerbsError> {
     let gids = context.gid_table()?;
     let ports = 1..=context.attributes().phys_port_cnt;
-    let report = |port| Ok(port_report(context.name(), port, &context.query_port(port)?, &gids));
+    let report = |port| {
+        let mut attributes = context.query_port(port)?;
+        attributes.speed_mbps = present_mbps(&attributes, context.query_port_speed(port));
+        Ok(port_report((context.name(), place), port, &attributes, &gids))
+    };
     ports.map(report).collect()
 }
 
+/// Returns the present data rate of a port in Mbit/s; 0 if it is unknown. `reported` is the answer
+/// of [`Context::query_port_speed`]. Without it the port is usable, and the rate of its lanes is
+/// the best that is known.
+pub(crate) fn present_mbps(port: &PortAttributes, reported: Result<u32, VerbsError>) -> u32 {
+    reported.unwrap_or(port.speed_mbps)
+}
+
 fn port_report(
-    device: &str,
+    (device, place): (&str, &Place),
     port: u8,
     attributes: &PortAttributes,
     gids: &[GidEntry],
@@ -205,14 +248,7 @@ fn port_report(
     let bytes = |mtu: Option<polyrail_ffi::Mtu>| mtu.map_or(0, polyrail_ffi::Mtu::bytes);
     PortReport {
         port,
-        state: match attributes.state {
-            PortState::Down => "down".into(),
-            PortState::Init => "init".into(),
-            PortState::Armed => "armed".into(),
-            PortState::Active => "active".into(),
-            PortState::ActiveDefer => "active, recovering".into(),
-            other => format!("{other:?}"),
-        },
+        state: attributes.state,
         link_layer: match attributes.link_layer {
             LinkLayer::Ethernet => "Ethernet",
             _ => "InfiniBand",
@@ -222,6 +258,7 @@ fn port_report(
         lid: attributes.lid,
         lanes: attributes.width,
         mbps: attributes.speed_mbps,
+        effective_mbps: place.limited_mbps(attributes.speed_mbps),
         gids: gids.map(|entry| gid_report(device, entry)).collect(),
     }
 }
@@ -245,6 +282,7 @@ fn gid_report(device: &str, entry: &GidEntry) -> GidReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::PciLink;
 
     fn report_of(name: &str, error: Option<&str>) -> DeviceReport {
         DeviceReport {
@@ -267,5 +305,60 @@ mod tests {
         assert!(text.contains("Permission denied") && text.contains("mlx5_1: gone"), "{text}");
         let some = vec![refused(), report_of("mlx5_1", None)];
         assert_eq!(some_usable(some.clone()), Ok(some));
+    }
+
+    #[test]
+    fn a_device_is_as_fast_as_its_ports_or_as_the_pci_link_that_they_share() {
+        let link = |mbps| PciLink { speed: String::new(), lanes: 16, mbps };
+        let port = |number: u8, state, mbps| {
+            let place = Place { link: Some(link(Some(126_016))), ..Place::default() };
+            let attributes = PortAttributes { state, speed_mbps: mbps, ..attributes() };
+            port_report(("mlx5_0", &place), number, &attributes, &[])
+        };
+        let ports = vec![
+            port(1, PortState::Active, 100_000),
+            port(2, PortState::ActiveDefer, 200_000),
+            port(3, PortState::Down, 100_000),
+        ];
+        let effective: Vec<u32> = ports.iter().map(|port| port.effective_mbps).collect();
+        assert_eq!(effective, [100_000, 126_016, 100_000]);
+        for (link_mbps, expected) in
+            [(Some(126_016), 126_016), (Some(504_112), 300_000), (None, 300_000)]
+        {
+            let place = Place { link: Some(link(link_mbps)), ..Place::default() };
+            let ports = ports.clone();
+            let device = DeviceReport { place, ports, ..report_of("mlx5_0", None) };
+            assert_eq!((device.mbps(), device.effective_mbps()), (300_000, expected));
+        }
+        let json = serde_json::to_value(&ports[1]).unwrap();
+        assert_eq!(json["state"], "active, recovering");
+        assert_eq!((&json["mbps"], &json["effective_mbps"]), (&200_000.into(), &126_016.into()));
+    }
+
+    #[test]
+    fn a_port_has_the_rate_that_is_reported_or_that_of_its_lanes() {
+        let lanes = PortAttributes { speed_mbps: 400_000, ..attributes() };
+        assert_eq!(present_mbps(&lanes, Ok(300_000)), 300_000);
+        let (call, argument) = ("ibv_query_port_speed", polyrail_ffi::Argument::None);
+        let refused = VerbsError { call, errno: libc::EIO, argument };
+        assert_eq!(present_mbps(&lanes, Err(refused)), 400_000);
+    }
+
+    fn attributes() -> PortAttributes {
+        PortAttributes {
+            state: PortState::Active,
+            max_mtu: None,
+            active_mtu: None,
+            gid_table_len: 0,
+            pkey_table_len: 0,
+            max_msg_size: 0,
+            lid: 0,
+            lmc: 0,
+            sm_lid: 0,
+            link_layer: LinkLayer::Infiniband,
+            width: 4,
+            speed_code: 64,
+            speed_mbps: 0,
+        }
     }
 }

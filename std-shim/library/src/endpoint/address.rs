@@ -26,8 +26,8 @@ pub struct Address {
 }
 
 impl Address {
-    /// What no other endpoint on the same network has: number and place of the first queue pair, and
-    /// its TCP port, because processes of one host can have the same address and number.
+    /// What no other endpoint on the same network has: number and place of the first queue pair,
+    /// and its TCP port, because processes of one host can have the same address and number.
     pub(super) fn first(&self) -> (u32, Gid, u16) {
         let rail = self.rails.first();
         let gid = rail.map(|rail| rail.gid).unwrap_or_default();

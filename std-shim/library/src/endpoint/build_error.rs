@@ -47,6 +47,10 @@ pub enum BuildError {
         "the first device cannot stand by, because it has rail 0, which carries SENDs and atomics"
     )]
     StandbyFirstDevice,
+    /// [`device_mbps`](super::EndpointBuilder::device_mbps) has more devices than an endpoint can
+    /// have.
+    #[error("rates of more than {MAX_DEVICES} devices were given")]
+    DeviceRates,
     /// The routing table of the set is too small.
     #[error(
         "{needed} queue pairs, but a set with ROUTES = {routes} has room for {max}: with ROUTES = {enough} \

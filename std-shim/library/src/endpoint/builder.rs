@@ -3,11 +3,13 @@
 use super::build_error::BuildError;
 use super::place::StandbyDevices;
 use super::sizes::{DEPTH, Shape, largest_queue};
+use super::weights::{RailWeights, WeightOptions};
 use crate::backend::{ConnectOptions, Domain};
-use crate::heal::Healing;
+use crate::heal::{CANCEL_GRACE, Healing};
 use polyrail_core::verbs::{ImmOrder, ReportOrder};
 use polyrail_core::virtual_qp::{Config, RailFailure, Scheme};
 use std::borrow::Borrow;
+use std::time::Duration;
 
 /// Options of an endpoint. [`build`](Self::build) builds one;
 /// [`EndpointSet::build`](super::EndpointSet::build) builds many that share completion queues.
@@ -16,10 +18,12 @@ pub struct EndpointBuilder {
     pub(super) rails: usize,
     pub(super) config: Config,
     pub(super) standby_devices: StandbyDevices,
+    pub(super) weights: WeightOptions,
     pub(super) shape: Shape,
     pub(super) options: ConnectOptions,
     pub(super) always_notify_qp: bool,
     pub(super) healing: Healing,
+    pub(super) cancel_grace: Duration,
     pub(super) comp_vector: Option<u32>,
 }
 
@@ -36,10 +40,12 @@ impl EndpointBuilder {
             rails: 4,
             config: Config::default(),
             standby_devices: StandbyDevices::default(),
+            weights: WeightOptions::default(),
             shape: Shape { max_inline_data: 64, max_sge: 4, queue_depth: 0, max_wr: u32::MAX },
             options: ConnectOptions::default(),
             always_notify_qp: false,
             healing: Healing::default(),
+            cancel_grace: CANCEL_GRACE,
             comp_vector: None,
         }
     }
@@ -190,11 +196,11 @@ impl EndpointBuilder {
     }
 
     /// Sets the devices that stand by, by their positions among the devices that
-    /// [`build`](Self::build) is given, counted from 0. Their rails carry fragments only while no rail
-    /// of another device is in service: see [standby
+    /// [`build`](Self::build) is given, counted from 0. Their rails carry fragments only while no
+    /// rail of another device is in service: see [standby
     /// rails](polyrail_core::virtual_qp::VirtualQp#standby-rails) and [the page about
-    /// rails](crate::rails#standby-rails). None by default. The two ends may differ: each decides for
-    /// what it sends.
+    /// rails](crate::rails#standby-rails). None by default. The two ends may differ: each decides
+    /// for what it sends.
     ///
     /// The first device cannot stand by, because it has rail 0, which carries SENDs and atomics.
     /// [`build`](Self::build) refuses it, all devices, and a position that no device has.
@@ -203,10 +209,65 @@ impl EndpointBuilder {
         Self { standby_devices: StandbyDevices::new(positions), ..self }
     }
 
+    /// Sets what decides how much of the data each rail carries; [`RailWeights::Auto`] by default.
+    /// The two ends may differ: each decides for what it sends.
+    ///
+    /// A [`rail_choice`](Config::rail_choice) in [`config`](Self::config) that is not the default
+    /// stays as it is. A choice that is
+    /// [set later](polyrail_core::virtual_qp::VirtualQp::set_rail_choice) is replaced when rates
+    /// change, unless `config` has such a choice or weights are [`RailWeights::Equal`].
+    ///
+    /// ```
+    /// use polyrail::endpoint::{Endpoint, EndpointBuilder, RailWeights};
+    /// use polyrail::virtual_qp::RailChoice;
+    /// # use polyrail::nic::{DeviceConfig, Fabric};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let fabric = Fabric::threaded();
+    /// # let near = fabric.create_device(DeviceConfig::named("near")).alloc_pd()?;
+    /// # let far = fabric.create_device(DeviceConfig::named("far")).alloc_pd()?;
+    /// // The switch behind the second device limits it to 100 Gbit/s.
+    /// let builder = EndpointBuilder::new().device_mbps(&near, 400_000).device_mbps(&far, 100_000);
+    /// let endpoint: Endpoint = builder.build(&[&near, &far])?;
+    /// let choice = endpoint.virtual_qp().config().rail_choice;
+    /// assert!(matches!(choice, RailChoice::LeastFinishTime { .. }));
+    /// let endpoint: Endpoint = builder.rail_weights(RailWeights::Equal).build(&[&near, &far])?;
+    /// assert_eq!(endpoint.virtual_qp().config().rail_choice, RailChoice::RoundRobin);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn rail_weights(self, weights: RailWeights) -> Self {
+        Self { weights: self.weights.with_weights(weights), ..self }
+    }
+
+    /// Sets the rate of a device's ports in Mbit/s, in place of the rate that the device reports; 0:
+    /// the reported one. Only the ratios matter. Devices that the endpoint does not use have no
+    /// effect, but [`build`](Self::build) refuses rates of more than
+    /// [`MAX_DEVICES`](crate::endpoint::MAX_DEVICES).
+    #[must_use]
+    pub fn device_mbps<D: Domain>(self, device: &D, mbps: u32) -> Self {
+        let weights = self.weights.with_device_mbps(device.device_id(), mbps);
+        Self { weights, ..self }
+    }
+
     /// How the endpoint repairs rails if they are re-routed.
     #[must_use]
     pub fn healing(self, healing: Healing) -> Self {
         Self { healing, ..self }
+    }
+
+    /// Sets how long requests that are [taken back](super::EndpointQp::cancel) wait for what they
+    /// have in flight before their rails are fenced: 500 us by default.
+    ///
+    /// What is acknowledged in this time needs no fence. So a rail that works is almost never
+    /// fenced, if the time is about twice what its requests take: a fence costs it a new queue
+    /// pair, and what other requests have in flight there is posted again. The time begins with the
+    /// first request that is taken back while no other one waits, and ends for all that are being
+    /// taken back then. With zero, rails are fenced at once.
+    #[must_use]
+    pub fn cancel_grace(self, cancel_grace: Duration) -> Self {
+        Self { cancel_grace, ..self }
     }
 
     /// Sets whether there is always a notify queue pair, even if none is needed: with DQPLB, or

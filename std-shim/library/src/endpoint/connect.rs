@@ -1,16 +1,18 @@
 //! Connects two endpoints.
 
 use super::address::Address;
+use super::ends::RailMismatch;
 use super::qp::EndpointQp;
 use crate::backend::{Connect, Connecting, DeviceError, Gid};
 use crate::card::ConnectionCard;
 use crate::heal::{Detected, HealingLink};
-use crate::queue_pair::{Joined, Place, RailAddress, backends, join, retry};
+use crate::queue_pair::{Joined, Place, RailAddress, join, retry};
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::ImmOrder;
 use polyrail_core::virtual_qp::{
-    FragmentSizeError, PairDevicesError, PeerWindowError, RailFailure, RailId, Scheme,
+    CANCEL_VERSION, FragmentSizeError, PairDevicesError, PeerWindowError, RailFailure, RailId,
+    Scheme,
 };
 use std::time::Duration;
 
@@ -96,8 +98,8 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether the same call may succeed later, because a port is down, no path to the peer is found,
-    /// or the system can start no thread that connects a queue pair.
+    /// Whether the same call may succeed later, because a port is down, no path to the peer is
+    /// found, or the system can start no thread that connects a queue pair.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Modify { source, .. } if source.may_pass())
     }
@@ -113,7 +115,8 @@ where
     Q: Connect,
 {
     /// Returns the connection card: the numbers of the queue pairs, the byte order of immediates,
-    /// the option for failures of rails, and for DQPLB the receive window.
+    /// the option for failures of rails, whether requests can be taken back, and for DQPLB the
+    /// receive window.
     pub fn card(&self) -> ConnectionCard {
         let dqplb = self.qp.is_multi() && self.qp.config().scheme == Scheme::Dqplb;
         ConnectionCard {
@@ -122,6 +125,7 @@ where
             window: dqplb.then(|| self.qp.window()),
             imm_order: Some(self.qp.config().imm_order),
             rail_failure: self.qp.config().rail_failure,
+            cancel_version: if self.reroutes() { CANCEL_VERSION } else { 0 },
         }
     }
 
@@ -236,8 +240,8 @@ where
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect). If the error [may pass](ConnectError::may_pass), the next call
-    /// begins another attempt; [`next_attempt`](crate::link::next_attempt) says when.
+    /// As [`connect`](Self::connect). If the error [may pass](ConnectError::may_pass), the next
+    /// call begins another attempt; [`next_attempt`](crate::link::next_attempt) says when.
     pub fn try_connect(&mut self, peer: &Address) -> Result<bool, ConnectError> {
         if self.joined.continues(peer) && self.joined.has_to_wait() {
             return Ok(false);
@@ -351,6 +355,7 @@ where
         if self.qp.is_multi() && own.scheme == Scheme::Dqplb {
             self.qp.set_peer_window(peer.card.peer_window())?;
         }
+        self.qp.set_peer_cancel_version(peer.card.cancel_version);
         // Each before what would stay if it were refused: the next peer's window replaces this one,
         // and once fragments could be made shorter nothing was posted yet, so that devices can be
         // paired.
@@ -389,84 +394,6 @@ where
         let Some(qp) = self.physical(rail) else { return Connecting::done(Ok(())) };
         let own = self.rail_address(qp, place);
         join((qp, &place.port, &own), qp_num, peer, &self.options)
-    }
-}
-
-/// The queue pairs of the two ends cannot be connected as one rail.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RailMismatch {
-    /// The devices do not correspond. Keys are found by the indices of devices, so the two ends of
-    /// a rail must be on devices with the same index; if the numbers of devices differ, each rail
-    /// must be on the next device in turn.
-    #[error("{rail} is on device {here} here and on device {peer} at the peer, counted from 0")]
-    Devices {
-        /// The rail.
-        rail: RailId,
-        /// Index of its device here.
-        here: u8,
-        /// Index of its device at the peer.
-        peer: u8,
-    },
-    /// One end is over TCP, and the other is not.
-    #[error("{rail} (device {device}): {}", backends(*here_is_tcp))]
-    Backends {
-        /// The rail.
-        rail: RailId,
-        /// Its device's name.
-        device: String,
-        /// Whether the end here is the one over TCP.
-        here_is_tcp: bool,
-    },
-    /// The two ports have addresses of different IP versions, so they cannot reach each other.
-    #[error(
-        "{rail} (device {device}): {} here ({here}), {} at the peer ({peer})",
-        here.kind(),
-        peer.kind()
-    )]
-    Gids {
-        /// The rail.
-        rail: RailId,
-        /// Its device's name.
-        device: String,
-        /// GID of its port here.
-        here: Gid,
-        /// GID of its port at the peer.
-        peer: Gid,
-    },
-}
-
-impl<Q> EndpointQp<Q>
-where
-    Q: Connect,
-{
-    /// Checks that a queue pair here and one of the peer can be the two ends of a rail.
-    pub(super) fn check_ends(
-        &self,
-        rail: RailId,
-        own: &RailAddress,
-        peer: &RailAddress,
-    ) -> Result<(), RailMismatch> {
-        if self.far_device(rail, own.device) != peer.device {
-            return Err(RailMismatch::Devices { rail, here: own.device, peer: peer.device });
-        }
-        let here_is_tcp = own.is_tcp();
-        if here_is_tcp != peer.is_tcp() {
-            let device = self.device_at(own.device.into());
-            return Err(RailMismatch::Backends { rail, device, here_is_tcp });
-        }
-        if !own.meets(peer) {
-            let device = self.device_at(own.device.into());
-            return Err(RailMismatch::Gids { rail, device, here: own.gid, peer: peer.gid });
-        }
-        Ok(())
-    }
-
-    /// The place of the peer's device that this rail meets from a device here: the same, unless the
-    /// numbers of devices differ.
-    pub(super) fn far_device(&self, rail: RailId, device: u8) -> u8 {
-        let far = self.position(rail).and_then(|at| self.far_devices.get(at));
-        far.copied().unwrap_or(device)
     }
 }
 

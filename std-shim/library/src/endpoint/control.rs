@@ -5,7 +5,7 @@ use super::place::rail_ids;
 use super::qp::EndpointQp;
 use super::rail_event::NamedRailEvent;
 use crate::backend::Connect;
-use crate::heal::HealingLink;
+use crate::heal::{HealingLink, RailHistory};
 use crate::trace;
 use polyrail_core::hardware::{CqError, QueuePair};
 use polyrail_core::virtual_qp::{QpState, RailEvent, RailFailure, RailId, RailState};
@@ -17,7 +17,7 @@ where
 {
     /// Returns the next event of a rail; events of one rail are in order. There are none unless
     /// rails are re-routed. If the owner does not read them, the oldest are dropped. [`trace`]
-    /// reports the same events, failures as warnings.
+    /// reports the same events, failures as warnings, fences on purpose as information.
     pub fn take_rail_event(&mut self) -> Option<NamedRailEvent> {
         // Most calls find nothing, and need no clock.
         if let Some(event) = self.qp.take_rail_event() {
@@ -27,6 +27,11 @@ where
         }
         let logged = self.log.take()?;
         Some(NamedRailEvent::new(logged, self.device_name(logged.event.device)))
+    }
+
+    /// Returns what happened to a rail so far.
+    pub(crate) fn rail_history(&self, rail: RailId) -> Option<&RailHistory> {
+        self.log.history(rail)
     }
 
     /// Takes note of what happened to rails.
@@ -111,10 +116,14 @@ where
 
     /// Moves every queue pair to ERR, so that all requests complete as flushed. If rails are
     /// re-routed, the peer is notified. Poll until no request is unreported; then no device
-    /// accesses the buffers any more.
+    /// accesses the buffers any more. With one rail [`unreported`](Self::unreported) is always 0:
+    /// poll until as many requests and receives were reported as you posted.
+    ///
+    /// The [state](Self::state) is [`QpState::Error`] at once, and the [failure](Self::failure) is
+    /// [`GivenUp`](super::EndpointError::GivenUp) unless the endpoint had failed before.
     pub fn fail(&mut self) {
+        self.qp.fail();
         if self.reroutes() {
-            self.qp.fail();
             self.lose_gone_rails();
         }
         rail_ids().for_each(|rail| self.flush_rail(rail));

@@ -24,6 +24,8 @@ trait Device<Q, C>: Send + Sync {
 
     fn port(&self, number: u8) -> Result<Port, DeviceError>;
 
+    fn port_mbps(&self, number: u8) -> Result<u32, DeviceError>;
+
     fn make_aside(
         &self,
         cq: &C,
@@ -54,6 +56,10 @@ impl<D: Domain> Device<D::Qp, D::Cq> for D {
 
     fn port(&self, number: u8) -> Result<Port, DeviceError> {
         Domain::port(self, number)
+    }
+
+    fn port_mbps(&self, number: u8) -> Result<u32, DeviceError> {
+        Domain::port_mbps(self, number)
     }
 
     fn make_aside(
@@ -89,6 +95,16 @@ impl<Q, C: CompletionQueue> Devices<Q, C> {
     /// A port as it is now.
     pub(super) fn port(&self, device: DeviceId, number: u8) -> Result<Port, DeviceError> {
         self.find(device)?.port(number)
+    }
+
+    /// The name of a device, and the present rate of a port in Mbit/s.
+    pub(super) fn port_mbps(
+        &self,
+        device: DeviceId,
+        number: u8,
+    ) -> Result<(&str, u32), DeviceError> {
+        let device = self.find(device)?;
+        Ok((device.name(), device.port_mbps(number)?))
     }
 
     /// The next thing that happened to a device; nothing, if it is not one of these.

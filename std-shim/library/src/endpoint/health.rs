@@ -9,6 +9,7 @@ use polyrail_core::virtual_qp::{
     RailSet, RailState,
 };
 use polyrail_process::Forked;
+use polyrail_software_nic as nic;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;
@@ -47,8 +48,8 @@ pub struct RailReport {
 }
 
 impl RailReport {
-    /// Returns the name of the state, as it is serialized: `in service`, `draining`, `fenced`, `down`
-    /// or `joining`.
+    /// Returns the name of the state, as it is serialized: `in service`, `draining`, `fenced`,
+    /// `down` or `joining`.
     pub fn state_name(&self) -> &'static str {
         state_name(self.state)
     }
@@ -103,11 +104,16 @@ pub struct NamedRailError {
 
 impl fmt::Display for NamedRailError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RailError { rail, qp_num, status, vendor_err, errno, offset, .. } = self.error;
+        let RailError { rail, device, qp_num, status, vendor_err, errno, offset } = self.error;
         write!(f, "{rail} (device {}, queue pair {qp_num}) failed: ", self.device)?;
         match errno {
             Some(errno) => write!(f, "the driver refused a post: {}", system_error(errno))?,
-            None => write!(f, "{status:?}: {status}, vendor code {vendor_err:#x}")?,
+            None => {
+                write!(f, "{status:?}: {status}, vendor code {vendor_err:#x}")?;
+                if let Some(meaning) = vendor_meaning(device, vendor_err) {
+                    write!(f, " ({meaning})")?;
+                }
+            }
         }
         match offset {
             0 => Ok(()),
@@ -117,6 +123,15 @@ impl fmt::Display for NamedRailError {
 }
 
 impl std::error::Error for NamedRailError {}
+
+/// What the vendor code of a completion means, if the device is in software. The codes of other
+/// devices are their drivers'.
+fn vendor_meaning(device: DeviceId, code: u32) -> Option<&'static str> {
+    let known = nic::is_device(device);
+    #[cfg(feature = "tcp")]
+    let known = known || polyrail_tcp_nic::is_device(device);
+    known.then(|| nic::vendor::meaning(code)).flatten()
+}
 
 /// An `errno` in the system's words.
 pub(super) fn system_error(errno: i32) -> std::io::Error {
@@ -210,7 +225,8 @@ pub enum EndpointError {
         /// Minimum time without progress.
         waited: Duration,
     },
-    /// A request was posted before the endpoint was connected.
+    /// A request was posted before the endpoint was connected. If rails are re-routed, the post is
+    /// accepted, and the endpoint fails: build another one.
     #[error("{rail} (device {device}) takes no requests before it is connected: connect first")]
     NotConnected {
         /// The rail that refused it.
@@ -302,6 +318,12 @@ where
     }
 
     fn named_failure(&self, failure: Failure) -> EndpointError {
+        // Rails that are re-routed fail one after another when their drivers refuse a request.
+        if !self.joined.is_over()
+            && let Some(RailError { rail, errno: Some(_), .. }) = self.qp.first_error()
+        {
+            return EndpointError::NotConnected { rail, device: self.device_of(rail) };
+        }
         match failure {
             Failure::Rail(error) => EndpointError::Rail(self.named(error)),
             Failure::TooFewRails { in_service, min_rails } => {
@@ -408,8 +430,8 @@ where
             doorbells,
             completions,
             errors,
-            failures: history.failures,
-            posted_again: history.posted_again,
+            failures: history.map_or(0, |history| history.failures.total()),
+            posted_again: history.map_or(0, |history| history.posted_again),
         }
     }
 

@@ -9,12 +9,13 @@ use super::place::{places, refused};
 use super::qp::{DeviceNames, EndpointQp};
 use super::rail_log::RailLog;
 use super::sizes::{DEPTH, MAX_DEVICES, Needs};
+use super::weights::Weights;
 use crate::backend::{Connect, DeviceError, Domain, EventCursor, Notify, QpCap};
-use crate::heal::Healer;
+use crate::heal::{Cancels, Healer};
 use crate::queue_pair::{Joined, Place, check_mtu, random_psn};
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
-use polyrail_core::virtual_qp::{Config, RailFailure, RailId, Scheme, VirtualQp};
+use polyrail_core::virtual_qp::{Config, RailChoice, RailFailure, RailId, Scheme, VirtualQp};
 use polyrail_process::Process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -50,6 +51,8 @@ pub(super) struct EndpointPlan<'d, D> {
     /// Where the queue pairs go: devices alternate, then the ports of each device; the notify queue
     /// pair is with the first rail.
     places: Vec<Place>,
+    /// What decides how much each rail carries; `None`: the builder's own choice of a rail.
+    weights: Option<Weights>,
 }
 
 /// Builds the planned virtual queue pairs. If a step fails, everything created before it is
@@ -57,8 +60,10 @@ pub(super) struct EndpointPlan<'d, D> {
 pub(super) fn make<D: Domain, const ROUTES: usize>(
     plans: &[EndpointPlan<'_, D>],
 ) -> Result<Made<D::Qp, D::Cq, ROUTES>, BuildError> {
-    let mut common =
-        Common { cq: Box::new(VirtualCq::EMPTY), devices: Devices::NONE, channels: Channels::NONE };
+    // The largest routing table has as many bytes as a thread's stack, 2 MiB. `Box::new` writes it
+    // there first; this does so only without optimization.
+    let cq = Box::write(Box::new_uninit(), VirtualCq::EMPTY);
+    let mut common = Common { cq, devices: Devices::NONE, channels: Channels::NONE };
     common.make_room(Needs::default(), plans)?;
     let names = common.devices.names();
     let make = |(index, plan): (u16, &EndpointPlan<'_, D>)| common.make(plan, index, &names);
@@ -161,9 +166,16 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
                 builder.shape = builder.shape.limited_to(domain.max_qp_wr(), domain.max_sge());
             }
         }
+        builder.weights.check()?;
+        let takes_turns = builder.config.rail_choice == RailChoice::RoundRobin;
+        let weights = || Weights::new::<D, &D>(builder.weights, &places, domains);
+        let weights = takes_turns.then(weights);
+        if let Some(weights) = &weights {
+            builder.config.rail_choice = rail_choice(weights, &builder.config);
+        }
         let has_notify = rails > 1 && builder.config.scheme == Scheme::Spray;
         places.extend(has_notify.then_some(places[0]));
-        Ok(Self { builder, domains, places })
+        Ok(Self { builder, domains, places, weights })
     }
 
     /// Returns the queue pairs and the completion queue entries that it needs.
@@ -243,14 +255,16 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
             devices: self.domains.iter().map(|domain| domain.device_id()).collect(),
             homes: places.clone(),
             far_devices: Vec::new(),
+            weights: self.weights.clone(),
             places,
             psn,
             options,
             shape: self.builder.shape,
             joined: Joined::new(),
             healer: reroutes.then(healer),
+            cancels: Cancels::new(self.builder.cancel_grace),
             offers: false,
-            log: RailLog::new(),
+            log: RailLog::new(reroutes),
             is_end_told: false,
             protocol_error: None,
             given_up: None,
@@ -289,5 +303,14 @@ impl<'d, D: Domain> EndpointPlan<'d, D> {
         })?;
         qp.init(&place.port, &self.builder.options).map_err(refused)?;
         Ok(qp)
+    }
+}
+
+/// Returns the choice of a rail by these weights.
+pub(super) fn rail_choice(weights: &Weights, config: &Config) -> RailChoice {
+    let is_standby = |rail| config.standby.contains(RailId::Data(rail));
+    match weights.bandwidth_mbps(is_standby) {
+        Some(bandwidth_mbps) => RailChoice::LeastFinishTime { bandwidth_mbps },
+        None => RailChoice::RoundRobin,
     }
 }

@@ -35,7 +35,8 @@ where
     /// let added = set.get_mut(number).expect("it was added");
     /// connect_endpoints(added, &mut peer)?;
     ///
-    /// // Remove it: first complete all its requests, then take it out.
+    /// // Remove it: first complete all its requests, then take it out. With one rail, `unreported`
+    /// // is always 0: count your own requests instead.
     /// added.fail();
     /// let mut back = Vec::new();
     /// while set.get(number).is_some_and(|qp| qp.unreported() > 0) {
@@ -77,7 +78,8 @@ where
     ///
     /// Its later completions are [foreign](polyrail_core::virtual_cq::Event::Foreign), and its
     /// unreported requests are never reported. To complete them first, call
-    /// [`fail`](EndpointQp::fail) and poll until all are reported.
+    /// [`fail`](EndpointQp::fail) and poll until all are reported:
+    /// [`unreported`](EndpointQp::unreported) counts them, except with one rail.
     ///
     /// # Buffer ownership
     ///

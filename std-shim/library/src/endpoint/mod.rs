@@ -32,20 +32,23 @@
 //
 // `builder` has the options, and `make` builds an endpoint on any backend. `address` is the data
 // for the peer, and `connect` connects two endpoints. `health` has counters and failures, and
-// `stall` detects silent rails. `control`, `rail_log` and `rail_event` handle rails that fail
-// while the endpoint goes on; `repair`, `replace` and `devices` are what `heal` needs to repair
-// them. `wait` waits for completions, on `channels`. `members` holds the virtual queue pairs of a
-// set, and `membership` adds and removes them. `qp`, `single` and `set` are the data path, which
-// works on any hardware. `place` assigns queue pairs to devices, and `sizes` has their sizes and
+// `stall` detects silent rails. `cancel` takes requests back. `control`, `rail_log` and `rail_event` handle rails that fail while the endpoint
+// goes on; `repair`, `replace` and `devices` are what `heal` needs to repair them. `wait` waits for
+// completions, on `channels`. `members` holds the virtual queue pairs of a set, and `membership`
+// adds and removes them. `qp`, `single` and `set` are the data path, which works on any hardware.
+// `place` assigns queue pairs to devices, `weights` decides how much each
+// rail carries, by rates that `service` measures, and `sizes` has the sizes of queue pairs and
 // counts the resources that they share.
 
 mod address;
 mod build_error;
 mod builder;
+mod cancel;
 mod channels;
 mod connect;
 mod control;
 mod devices;
+mod ends;
 mod health;
 mod make;
 mod members;
@@ -56,17 +59,20 @@ mod rail_event;
 mod rail_log;
 mod repair;
 mod replace;
+mod service;
 mod set;
 mod single;
 mod sizes;
 mod stall;
 mod wait;
+mod weights;
 
 pub use crate::queue_pair::RailAddress;
 pub use address::Address;
 pub use build_error::BuildError;
 pub use builder::EndpointBuilder;
-pub use connect::{ConnectError, RailMismatch, connect_endpoints};
+pub use connect::{ConnectError, connect_endpoints};
+pub use ends::RailMismatch;
 pub use health::{EndpointError, NamedRailError, RailReport};
 pub use qp::EndpointQp;
 pub use rail_event::NamedRailEvent;
@@ -75,12 +81,15 @@ pub use single::{Endpoint, PollBatch};
 pub use sizes::{DEPTH, ENDPOINT_ROUTES, EngineQp, MAX_DEVICES, SET_ROUTES, WRS};
 pub use stall::StallWatch;
 pub use wait::WaitError;
+pub use weights::RailWeights;
 
 pub(crate) use channels::Channels;
 pub(crate) use make::MOST_GRANTED;
 pub(crate) use place::{StandbyDevices, places, refused};
+pub(crate) use service::Carrying;
 pub(crate) use sizes::most_requests;
 pub(crate) use wait::{Armed, arm};
+pub(crate) use weights::{WeightOptions, Weights};
 
 /// A [repair message](crate::heal::HealingMessage) of an endpoint.
 pub type HealingMessage = crate::heal::HealingMessage<polyrail_core::virtual_qp::RailId>;

@@ -5,8 +5,9 @@ use super::address::Address;
 use super::place::RAIL_IDS;
 use super::rail_log::RailLog;
 use super::sizes::{EngineQp, Needs, Shape};
+use super::weights::Weights;
 use crate::backend::ConnectOptions;
-use crate::heal::Healer;
+use crate::heal::{Cancels, Healer};
 use crate::queue_pair::{Joined, Place};
 use polyrail_core::hardware::{CqId, QueuePair};
 use polyrail_core::verbs::{DeviceId, LocalPart, RecvWr, SendWr};
@@ -46,6 +47,8 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     /// The peer's devices, by place, with which the queue pairs are connected, if the peer has
     /// another number of devices; otherwise empty.
     pub(super) far_devices: Vec<u8>,
+    /// What decides how much each rail carries; `None`: its user's own choice of a rail.
+    pub(super) weights: Option<Weights>,
     /// The sizes of its queue pairs.
     pub(super) shape: Shape,
     /// The packet sequence number that all queue pairs start with.
@@ -56,6 +59,8 @@ pub struct EndpointQp<Q = nic::QueuePair> {
     pub(super) joined: Joined<RailId, Address>,
     /// The state of the repair of its rails; `None` if its rails are not re-routed.
     pub(super) healer: Option<Box<Healer<RailId, Q, RAIL_IDS>>>,
+    /// The requests that are being taken back.
+    pub(super) cancels: Cancels,
     /// Whether this end offers new queue pairs; the other end answers.
     pub(super) offers: bool,
     /// The events of its rails.

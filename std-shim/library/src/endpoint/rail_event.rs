@@ -79,6 +79,8 @@ fn cause(why: FailedBecause) -> &'static str {
         FailedBecause::Owner => "was given up here",
         FailedBecause::Lost => "failed: its queue pair is gone",
         FailedBecause::Peer => "failed at the peer",
+        FailedBecause::OnPurpose => "is fenced to take requests back",
+        FailedBecause::PeerOnPurpose => "is fenced for the peer to take requests back",
     }
 }
 

@@ -1,8 +1,8 @@
 //! The events of an endpoint's rails, with times.
 
 use super::place::{RAIL_IDS, rail_index};
-use crate::heal::Detected;
-use polyrail_core::virtual_qp::{RailEvent, RailEventKind, RailId};
+use crate::heal::{Added, Detected, RailHistory};
+use polyrail_core::virtual_qp::{RailEvent, RailId};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -15,23 +15,11 @@ pub(super) struct LoggedEvent {
     pub(super) out_for: Duration,
 }
 
-/// The history of one rail.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct History {
-    /// When the rail went out of service.
-    out_since: Option<Instant>,
-    /// Why its owner failed it last.
-    detected: Option<Detected>,
-    /// Number of failures.
-    pub(super) failures: u64,
-    /// Physical requests that were in flight at these failures and were posted again.
-    pub(super) posted_again: u64,
-}
-
 /// The history of all rails.
 #[derive(Debug)]
 pub(super) struct RailLog {
-    histories: [History; RAIL_IDS],
+    /// Of each rail that an endpoint can have. Boxed: endpoints are moved.
+    histories: Box<[RailHistory]>,
     /// Unread events. The oldest are dropped beyond a limit, so that memory stays bounded if the
     /// owner never reads.
     unread: VecDeque<LoggedEvent>,
@@ -41,41 +29,36 @@ impl RailLog {
     /// Two failures and returns of all rails that an endpoint can have.
     const MOST_UNREAD: usize = 2 * 3 * RAIL_IDS;
 
-    pub(super) fn new() -> Self {
-        let unread = VecDeque::with_capacity(Self::MOST_UNREAD);
-        Self { histories: [History::default(); RAIL_IDS], unread }
+    /// Makes an empty log. If failed rails are re-routed, it has memory for all events.
+    pub(super) fn new(reroutes: bool) -> Self {
+        // Otherwise there are no events.
+        let most = if reroutes { Self::MOST_UNREAD } else { 0 };
+        let histories = vec![RailHistory::new(Instant::now()); RAIL_IDS].into();
+        Self { histories, unread: VecDeque::with_capacity(most) }
     }
 
     /// Records why a rail is about to be failed.
     pub(super) fn note_detected(&mut self, rail: RailId, detected: Detected) {
         if let Some(history) = self.history_mut(rail) {
-            history.detected = Some(detected);
+            history.note_detected(detected);
         }
     }
 
-    pub(super) fn history(&self, rail: RailId) -> History {
-        rail_index(rail).map_or_else(History::default, |at| self.histories[at])
+    /// Returns the history of a rail; `None` if no endpoint can have such a rail.
+    pub(super) fn history(&self, rail: RailId) -> Option<&RailHistory> {
+        self.histories.get(rail_index(rail)?)
     }
 
-    fn history_mut(&mut self, rail: RailId) -> Option<&mut History> {
+    fn history_mut(&mut self, rail: RailId) -> Option<&mut RailHistory> {
         self.histories.get_mut(rail_index(rail)?)
     }
 
     /// Keeps an event until it is read.
     pub(super) fn add(&mut self, event: RailEvent, at: Instant) -> LoggedEvent {
-        let mut logged = LoggedEvent { event, detected: None, at, out_for: Duration::ZERO };
-        if let Some(history) = self.history_mut(event.rail) {
-            let since = *history.out_since.get_or_insert(at);
-            logged.out_for = at.saturating_duration_since(since);
-            match event.kind {
-                RailEventKind::Failed { .. } => {
-                    history.failures += 1;
-                    logged.detected = history.detected.take();
-                }
-                RailEventKind::Fenced { again, .. } => history.posted_again += u64::from(again),
-                RailEventKind::Returned => history.out_since = None,
-            }
-        }
+        let added = self.history_mut(event.rail).map(|history| history.add(event.kind, at));
+        let unknown = Added { detected: None, out_for: Duration::ZERO };
+        let Added { detected, out_for } = added.unwrap_or(unknown);
+        let logged = LoggedEvent { event, detected, at, out_for };
         if self.unread.len() == Self::MOST_UNREAD {
             self.unread.pop_front();
         }
@@ -93,7 +76,7 @@ impl RailLog {
 mod tests {
     use super::*;
     use polyrail_core::verbs::DeviceId;
-    use polyrail_core::virtual_qp::FailedBecause;
+    use polyrail_core::virtual_qp::{FailedBecause, RailEventKind};
 
     fn event(rail: RailId, kind: RailEventKind) -> RailEvent {
         RailEvent { rail, device: DeviceId(0), generation: 0, kind }
@@ -104,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_rail_is_out_from_its_first_failure_to_its_return() {
-        let mut log = RailLog::new();
+        let mut log = RailLog::new(true);
         let begin = Instant::now();
         let rail = RailId::Data(3);
         let mut add = |kind, seconds| {
@@ -117,15 +100,17 @@ mod tests {
         assert_eq!(add(RailEventKind::Fenced { arrived: 0, again: 1 }, 6), 5);
         assert_eq!(add(RailEventKind::Returned, 11), 10);
         assert_eq!(add(FAILED, 20), 0);
-        let history = log.history(rail);
-        assert_eq!((history.failures, history.posted_again), (3, 8));
-        let other = log.history(RailId::Notify);
-        assert_eq!((other.failures, other.posted_again), (0, 0));
+        let counts = |rail| {
+            let history = log.history(rail).unwrap();
+            (history.failures.total(), history.posted_again)
+        };
+        assert_eq!(counts(rail), (3, 8));
+        assert_eq!(counts(RailId::Notify), (0, 0));
     }
 
     #[test]
     fn what_was_detected_is_reported_once_and_old_events_make_room() {
-        let mut log = RailLog::new();
+        let mut log = RailLog::new(true);
         let now = Instant::now();
         log.note_detected(RailId::Notify, Detected::PortDown);
         for _ in 0..100 {

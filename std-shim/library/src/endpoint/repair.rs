@@ -1,10 +1,14 @@
 //! How the rails of a virtual queue pair are repaired: what [repair](crate::heal) needs from it.
 
+use super::cancel::awaits_fence;
 use super::devices::Devices;
+use super::make::rail_choice;
 use super::place::{RAIL_IDS, rail_ids, rail_index};
 use super::qp::{EndpointQp, GivenUp};
 use super::replace::{ReplaceError, can_move, put_in_place};
-use super::sizes::MAX_DEVICES;
+use super::service::Carrying;
+use super::sizes::{EngineQp, MAX_DEVICES};
+use super::weights::Weights;
 use crate::backend::{
     Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, EventCursor, Port,
 };
@@ -15,9 +19,9 @@ use crate::queue_pair::{Place, RailAddress};
 use crate::trace;
 use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::virtual_cq::VirtualCq;
-use polyrail_core::virtual_qp::{ControlError, ControlMessage, QpState, RailId, RailState};
+use polyrail_core::virtual_qp::{ControlError, ControlMessage, QpState, RailId, RailState, Scheme};
 use std::error::Error;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The completion queues of the owner of a virtual queue pair, where it is attached as `index`, and
 /// the devices.
@@ -67,6 +71,22 @@ where
     fn min_rails(&self) -> usize {
         self.qp.qp.config().min_rails.into()
     }
+
+    /// Lets the weights of rails follow the rate of a port.
+    fn weigh(&mut self, device: usize, port: u8, mbps: u32) {
+        let EndpointQp { qp, weights: Some(weights), .. } = &mut *self.qp else { return };
+        weights.note((device, port), mbps);
+        set_weights(qp, weights);
+    }
+}
+
+/// Lets a virtual queue pair choose rails by these weights.
+fn set_weights<Q: Connect>(qp: &mut EngineQp<Q>, weights: &Weights) {
+    let choice = rail_choice(weights, qp.config());
+    if qp.config().rail_choice != choice {
+        let set = qp.set_rail_choice(choice);
+        debug_assert_eq!(set, Ok(()), "no weight is 0");
+    }
 }
 
 impl<Q, C, const ROUTES: usize> Repaired<RAIL_IDS> for Owned<'_, Q, C, ROUTES>
@@ -99,7 +119,7 @@ where
     }
 
     fn is_whole(&self) -> bool {
-        self.qp.state() == QpState::Ready
+        self.qp.state() == QpState::Ready && !self.qp.is_taking_back()
     }
 
     fn has_failed(&self) -> bool {
@@ -108,6 +128,10 @@ where
 
     fn state(&self, rail: RailId) -> Option<(RailState, u16)> {
         self.rail_state(rail).zip(self.qp.qp.rail_generation(rail))
+    }
+
+    fn is_out_on_purpose(&self, rail: RailId) -> bool {
+        self.qp.qp.is_out_on_purpose(rail)
     }
 
     fn carried(&self, rail: RailId) -> Carried {
@@ -162,17 +186,19 @@ where
     }
 
     fn waiting(&self, proof: impl Fn(RailId) -> Proof) -> Waiting<RAIL_IDS> {
-        let is_late = |rail| self.is_out(rail) || proof(rail) != Proof::Given;
+        // A fence on purpose is no failure, and has a limit of its own.
+        let is_out = |rail| self.is_out(rail) && !self.qp.awaits_fence_on_purpose(rail);
+        let is_late = |rail| is_out(rail) || proof(rail) != Proof::Given;
         let may_wait =
             |rail| self.qp.qp.has_sends_in_flight(rail) && proof(rail) != Proof::Doubtful;
         let is_good = |rail: RailId| {
             let is_in_service = self.rail_state(rail) == Some(RailState::InService);
             matches!(rail, RailId::Data(_)) && is_in_service && proof(rail) != Proof::Doubtful
         };
-        let mut unfenced = [false; RAIL_IDS];
-        for (rail, unfenced) in rail_ids().zip(&mut unfenced) {
-            let state = self.rail_state(rail);
-            *unfenced = matches!(state, Some(RailState::Draining | RailState::Fenced));
+        let (mut unfenced, mut on_purpose) = ([false; RAIL_IDS], [false; RAIL_IDS]);
+        for (at, rail) in rail_ids().enumerate() {
+            unfenced[at] = self.rail_state(rail).is_some_and(awaits_fence);
+            on_purpose[at] = self.qp.awaits_fence_on_purpose(rail);
         }
         Waiting {
             is_waiting: self.qp.qp.unreported_sends() > 0 && rail_ids().any(is_late),
@@ -180,6 +206,7 @@ where
             has_good_rail: rail_ids().any(is_good),
             acknowledged: rail_ids().map(|rail| self.qp.qp.acknowledged(rail)).sum(),
             unfenced,
+            on_purpose,
         }
     }
 
@@ -199,6 +226,27 @@ where
         if self.qp.fail_rail(rail) {
             self.qp.log.note_detected(rail, detected);
         }
+    }
+
+    fn fence_cancelled(&mut self, now: Instant) {
+        self.qp.fence_cancelled(now);
+    }
+
+    fn end_fence_on_purpose(&mut self, place: usize, waited: Duration) -> bool {
+        let Some(rail) = rail_ids().nth(place) else { return false };
+        if !self.qp.awaits_fence_on_purpose(rail) {
+            return false;
+        }
+        if !self.is_out(rail) {
+            self.fail_rail(rail, Detected::NotFenced(waited));
+            return true;
+        }
+        // What waits for its fence fails, and says why. Otherwise the rail counts as failed.
+        self.qp.qp.unreported_sends() == 0 && self.qp.qp.fail_rail(rail)
+    }
+
+    fn note_detected(&mut self, rail: RailId, detected: Detected) {
+        self.qp.log.note_detected(rail, detected);
     }
 
     fn device_gone(&mut self, device: usize) {
@@ -242,6 +290,45 @@ where
         self.owner.devices.port(self.qp.devices[device], number)
     }
 
+    fn measure(&mut self, now: Instant) {
+        let EndpointQp { qp, weights: Some(weights), .. } = &mut *self.qp else { return };
+        if !weights.is_look_due(now) {
+            return;
+        }
+        let has_changed = weights.look(now, |rail| {
+            let rail = RailId::Data(rail);
+            qp.rail_state(rail).filter(|state| *state == RailState::InService)?;
+            let in_flight = qp.bytes_in_flight(rail);
+            let completed = qp.counters(rail)?.bytes.saturating_sub(in_flight);
+            // SENDs and notifications wait for receives of the peer. All rails of DQPLB do.
+            let is_held = qp.config().scheme == Scheme::Spray && qp.may_wait_for_receive(rail);
+            Some(Carrying { completed, in_flight, is_held })
+        });
+        if has_changed {
+            set_weights(qp, weights);
+        }
+    }
+
+    fn follows_rates_of(&self, device: usize) -> bool {
+        self.qp.weights.as_ref().is_some_and(|weights| weights.follows_rates_of(device))
+    }
+
+    fn read_rate(&mut self, device: usize, number: u8) {
+        if self.follows_rates_of(device)
+            && let Ok((_, mbps)) = self.owner.devices.port_mbps(self.qp.devices[device], number)
+        {
+            self.weigh(device, number, mbps);
+        }
+    }
+
+    fn note_rate(&mut self, device: usize, number: u8) {
+        let known = self.owner.devices.port_mbps(self.qp.devices[device], number);
+        if let Ok((name, mbps)) = known {
+            trace::port_speed(self.qp.qp.virtual_qp_num(), name, number, mbps);
+            self.weigh(device, number, mbps);
+        }
+    }
+
     fn options(&self) -> ConnectOptions {
         self.qp.options
     }
@@ -281,7 +368,11 @@ where
         _: &RailAddress,
     ) -> Result<(), ReplaceError> {
         let Owner { cq, index, .. } = &mut self.owner;
-        put_in_place((cq, *index), self.qp, (own.rail, own.generation), place, queue_pair)
+        put_in_place((cq, *index), self.qp, (own.rail, own.generation), place, queue_pair)?;
+        let (device, port) = (place.device, place.port.number);
+        // The port may have come up at another rate.
+        self.read_rate(device, port);
+        Ok(())
     }
 
     fn device_error(&self, rail: RailId, place: &Place, source: DeviceError) -> ReplaceError {

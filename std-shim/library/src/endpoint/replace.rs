@@ -1,7 +1,7 @@
 //! Where new queue pairs of a virtual queue pair may be, and how they are put in the place of those
 //! that failed.
 
-use super::connect::RailMismatch;
+use super::ends::RailMismatch;
 use super::place::stands_by;
 use super::qp::EndpointQp;
 use super::sizes::MAX_DEVICES;

@@ -35,8 +35,9 @@ use std::time::Instant;
 /// drivers may grant more than requested; a device with a lower limit refuses.
 ///
 /// A thousand virtual queue pairs with four rails and a notify queue pair, over two devices, take
-/// 105 MB of engine state, and completion queues of 640,000 entries on each device. On the software
-/// NIC they are built in 0.1 s and take 400 MB in all (`set_of_1000` of `benches/docs/figures.md`).
+/// 91 MB of engine state, and completion queues of 640,000 entries on each device. On the software
+/// NIC they are built in 0.05 s and take 113 MB in all (`set_of_1000` of
+/// `benches/docs/figures.md`).
 ///
 /// They can be [added](Self::add) and [removed](Self::remove) while the others work, and a failed
 /// one can be [rebuilt](Self::rebuild).
@@ -136,6 +137,10 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// An entry takes 32 bytes. In a program that is compiled without optimization, several copies
+    /// of the table are on the stack for a moment: 65,536 entries, the most, need a thread with 12
+    /// MiB.
     ///
     /// # Errors
     ///

@@ -5,6 +5,7 @@
 //! arming are polled, and completions after it create an event. The tests let a completion arrive
 //! at every step of this sequence.
 
+use super::qp::EndpointQp;
 use super::set::EndpointSet;
 use super::single::Endpoint;
 use crate::backend::{Connect, DeviceError, Notify};
@@ -19,6 +20,10 @@ use std::time::{Duration, Instant};
 /// message from the peer, and a driver that accepts requests again, create no event that would wake
 /// it.
 const HEALING_NAP: Duration = Duration::from_millis(10);
+
+/// The same while rails are fenced for requests that are taken back: a fence takes several messages
+/// from end to end, and each waits for a nap.
+const FENCING_NAP: Duration = Duration::from_micros(500);
 
 /// Waiting for completions failed. Polling still works.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -119,10 +124,16 @@ fn readable(fd: Option<BorrowedFd<'_>>, until: Option<Instant>) -> Result<(), Wa
     }
 }
 
-/// Returns the end of a sleep: `until`, or the end of a nap if that is earlier.
-fn nap_until(until: Option<Instant>) -> Option<Instant> {
-    let nap = Instant::now() + HEALING_NAP;
-    Some(until.map_or(nap, |until| until.min(nap)))
+/// Returns the end of a sleep of these virtual queue pairs: `until`, or the end of a nap if that is
+/// earlier.
+fn nap_until<'q, Q: Connect + 'q>(
+    until: Option<Instant>,
+    qps: impl Iterator<Item = &'q EndpointQp<Q>>,
+) -> Option<Instant> {
+    let now = Instant::now();
+    let ends = qps.filter(|qp| qp.is_taking_back());
+    let ends = ends.map(|qp| qp.fences_at().unwrap_or_else(|| now + FENCING_NAP));
+    ends.chain(until).chain([now + HEALING_NAP]).min()
 }
 
 impl<Q: Connect, C: Notify> Armed for Endpoint<Q, C> {
@@ -143,7 +154,10 @@ impl<Q: Connect, C: Notify> Waits for Endpoint<Q, C> {
     fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError> {
         let heals = self.qp.healer.is_some();
         let naps = heals || self.needs_poll();
-        readable(self.channels.fd(), if naps { nap_until(until) } else { until })?;
+        readable(
+            self.channels.fd(),
+            if naps { nap_until(until, std::iter::once(&self.qp)) } else { until },
+        )?;
         if heals {
             self.heal();
         }
@@ -169,7 +183,10 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Waits for EndpointSet<Q, C, ROU
     fn sleep(&mut self, until: Option<Instant>) -> Result<(), WaitError> {
         let heals = self.qps().any(|qp| qp.healer.is_some());
         let naps = heals || self.needs_poll();
-        readable(self.common.channels.fd(), if naps { nap_until(until) } else { until })?;
+        readable(
+            self.common.channels.fd(),
+            if naps { nap_until(until, self.qps()) } else { until },
+        )?;
         if heals {
             self.heal();
         }
@@ -239,10 +256,11 @@ impl<Q: Connect, C: Notify> Endpoint<Q, C> {
     }
 
     /// Whether a poll has work that no completion announces: a driver refused requests, or a failed
-    /// rail is Draining and completes nothing more. Instead of waiting for completions, the owner
+    /// rail is Draining and completes nothing more, or requests are being
+    /// [taken back](super::EndpointQp::cancel). Instead of waiting for completions, the owner
     /// polls again, after a pause of a few milliseconds if it likes; [`wait`](Self::wait) does so.
     pub fn needs_poll(&self) -> bool {
-        self.cq.needs_poll()
+        self.cq.needs_poll() || self.qp.is_taking_back()
     }
 
     /// Returns a file descriptor that is readable when a completion queue has reported completions
@@ -278,10 +296,12 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> EndpointSet<Q, C, ROUTES> {
 
     /// [`Endpoint::needs_poll`] for all virtual queue pairs.
     pub fn needs_poll(&self) -> bool {
-        self.common.cq.needs_poll()
+        self.common.cq.needs_poll() || self.qps().any(EndpointQp::is_taking_back)
     }
 
-    /// [`Endpoint::completion_fd`] for all virtual queue pairs.
+    /// [`Endpoint::completion_fd`] for all virtual queue pairs. A set that was built without
+    /// members has none before the first is added. From then on it is the same file descriptor,
+    /// whatever is added and removed, so register it once.
     pub fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
         self.common.channels.fd()
     }

@@ -5,7 +5,9 @@ use super::repaired::{Detected, Repaired};
 use super::silence::Look;
 use super::step::RepairStep;
 use crate::backend::DeviceEvent;
+use crate::trace;
 use polyrail_core::virtual_qp::RailState;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// After this time a rail that is needed on another rail's device is checked again.
@@ -33,7 +35,11 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
                     }
                 }
             }
-            DeviceEvent::PortUp { .. } => {
+            DeviceEvent::PortUp { port } => {
+                // It may have been down for too short a time to fail a rail.
+                if self.ports_of(device).contains(&port) {
+                    self.end.read_rate(device, port);
+                }
                 // Where no queue pair could be created there may be one now.
                 E::rails()
                     .filter(|rail| self.is_out(*rail))
@@ -43,8 +49,28 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
                 let after = self.healer.options.home_after;
                 self.healer.home_at = after.and_then(|after| self.now.checked_add(after));
             }
+            DeviceEvent::SpeedChange => {
+                // Each rate costs several calls.
+                if self.end.follows_rates_of(device) || trace::wants_port_speeds() {
+                    self.note_rates(device);
+                }
+            }
             DeviceEvent::Gone => self.end.device_gone(device),
         }
+    }
+
+    /// Notes the present rates of the ports of a device that rails use. The event does not name the
+    /// port.
+    fn note_rates(&mut self, device: usize) {
+        for port in self.ports_of(device) {
+            self.end.note_rate(device, port);
+        }
+    }
+
+    /// Returns the ports of a device that rails use.
+    fn ports_of(&self, device: usize) -> BTreeSet<u8> {
+        let places = E::rails().filter_map(|rail| self.end.place(rail));
+        places.filter(|at| at.device == device).map(|at| at.port.number).collect()
     }
 
     /// Makes the next attempt due now, at the end that offers.

@@ -1,4 +1,5 @@
-//! Events of devices: ports that go down or come up, and devices that are removed.
+//! Events of devices: ports that go down, come up or change their speed, and devices that are
+//! removed.
 
 use crate::backend::{DeviceEvent, EventCursor};
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ impl DeviceEvents {
                         events[at + 1..].contains(&DeviceEvent::PortUp { port })
                             && is_up(device, port)
                     }
+                    // The last one is enough: the speed is the present one.
+                    DeviceEvent::SpeedChange => events[at + 1..].contains(event),
                     DeviceEvent::PortUp { .. } | DeviceEvent::Gone => false,
                 };
                 if !is_over {

@@ -14,8 +14,8 @@ pub(crate) struct Waiting<const PLACES: usize> {
     /// Requests wait for rails that are out of service, or that came back and had nothing
     /// acknowledged since.
     pub(crate) is_waiting: bool,
-    /// Requests are in flight on a rail in service that nothing speaks against, so they wait for the
-    /// peer, which may be as late as it likes.
+    /// Requests are in flight on a rail in service that nothing speaks against, so they wait for
+    /// the peer, which may be as late as it likes.
     pub(crate) waits_for_peer: bool,
     /// A rail that takes over from others is in service, and nothing speaks against it, so requests
     /// do not wait for rails.
@@ -24,6 +24,9 @@ pub(crate) struct Waiting<const PLACES: usize> {
     pub(crate) acknowledged: u64,
     /// The places of queue pairs that failed, if the peer has not reported yet what arrived there.
     pub(crate) unfenced: [bool; PLACES],
+    /// The places of queue pairs that are fenced on purpose, if the peer has not done its part yet.
+    /// That is limited also while nothing waits, because they count as in service.
+    pub(crate) on_purpose: [bool; PLACES],
 }
 
 /// A limit that has passed.
@@ -80,20 +83,17 @@ impl<const PLACES: usize> Limits<PLACES> {
         self.forgive_absence(now, options);
         let restarts = std::mem::take(&mut self.may_restart) && waiting.has_good_rail;
         self.waits_for_rails = waiting.is_waiting && !waiting.waits_for_peer;
-        if !waiting.is_waiting {
-            // Until something waits, the peer may take its time.
-            self.since = None;
-            self.unfenced_since = [None; PLACES];
-            return None;
-        }
         self.since = match self.since {
+            _ if !waiting.is_waiting => None,
             Some((since, before)) if before == waiting.acknowledged && !restarts => {
                 Some((since, before))
             }
             _ => Some((now, waiting.acknowledged)),
         };
-        for (since, is_unfenced) in self.unfenced_since.iter_mut().zip(waiting.unfenced) {
-            *since = is_unfenced.then(|| since.unwrap_or(now));
+        for (place, since) in self.unfenced_since.iter_mut().enumerate() {
+            // Until something waits, the peer may take its time.
+            let is_awaited = waiting.is_waiting && waiting.unfenced[place];
+            *since = (is_awaited || waiting.on_purpose[place]).then(|| since.unwrap_or(now));
         }
         let has_passed =
             |since: Instant, limit: &Duration| now.saturating_duration_since(since) >= *limit;
@@ -108,10 +108,16 @@ impl<const PLACES: usize> Limits<PLACES> {
         Some(Passed::Rails { limit })
     }
 
-    /// Counts the wait for rails from the next step on, if a good rail is in service then: until now,
-    /// requests may have waited for the peer. Without a good rail, other requests waited for rails.
+    /// Counts the wait for rails from the next step on, if a good rail is in service then: until
+    /// now, requests may have waited for the peer. Without a good rail, other requests waited for
+    /// rails.
     pub(crate) const fn restart(&mut self) {
         self.may_restart = true;
+    }
+
+    /// Counts the wait for the peer's report about a place from now on.
+    pub(crate) const fn restart_fence(&mut self, place: usize) {
+        self.unfenced_since[place] = None;
     }
 
     fn forgive_absence(&mut self, now: Instant, options: &Healing) {
@@ -179,7 +185,8 @@ mod tests {
     fn waiting(acknowledged: u64, unfenced: bool) -> Waiting<2> {
         let unfenced = [false, unfenced];
         let (is_waiting, waits_for_peer, has_good_rail) = (true, false, false);
-        Waiting { is_waiting, waits_for_peer, has_good_rail, acknowledged, unfenced }
+        let on_purpose = [false; 2];
+        Waiting { is_waiting, waits_for_peer, has_good_rail, acknowledged, unfenced, on_purpose }
     }
 
     #[test]
@@ -199,6 +206,15 @@ mod tests {
         assert_eq!(first_passed(|number| waiting(number, number % 8 != 0)), None);
         let nobody = |number| Waiting { is_waiting: false, ..waiting(number, true) };
         assert_eq!(first_passed(nobody), None);
+    }
+
+    /// It counts as in service, so nothing else would end it.
+    #[test]
+    fn a_fence_on_purpose_has_a_limit_although_nothing_waits() {
+        let on_purpose = [false, true];
+        let idle = |number| Waiting { is_waiting: false, on_purpose, ..waiting(number, true) };
+        let fence = Passed::Fence { place: 1, limit: LIMIT };
+        assert_eq!(first_passed(idle), Some((9, fence)));
     }
 
     /// A rail whose request may wait for the peer fails again and again.

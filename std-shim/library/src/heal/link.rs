@@ -85,9 +85,9 @@ const MOST_UNCARRIED: usize = 16;
 /// may need an answer: more than two correct ends ever send at once.
 const MOST_UNANSWERED: usize = 64;
 
-/// Takes the oldest message of the first direction, if `may` allows it. If the end that sends in this
-/// direction has room for an answer again, wakes its thread, which may sleep until then: its waker is
-/// with the other direction, whose messages are for it.
+/// Takes the oldest message of the first direction, if `may` allows it. If the end that sends in
+/// this direction has room for an answer again, wakes its thread, which may sleep until then: its
+/// waker is with the other direction, whose messages are for it.
 fn take<R: RailName>(
     (from, back): (&Mailbox<R>, &Mailbox<R>),
     may: impl FnOnce() -> bool,
@@ -205,6 +205,9 @@ impl<R: RailName> HealingLink<R> {
     }
 
     /// Returns the next message for the peer, if there is one; `None` in a fork of the process.
+    ///
+    /// There is no notification: call it every few milliseconds, and until it returns `None`.
+    /// Repairs wait for it.
     pub fn next_message(&self) -> Option<HealingMessage<R>> {
         let Directions { to_peer, from_peer, process, .. } = &*self.0;
         process.is_current().then(|| take((to_peer, from_peer), || true))?
@@ -214,8 +217,8 @@ impl<R: RailName> HealingLink<R> {
     ///
     /// # Errors
     ///
-    /// Too many messages are not handled yet. This one was not taken: try again after a poll. A fork
-    /// of the process gets this error, too.
+    /// Too many messages are not handled yet. This one was not taken: try again after a poll. A
+    /// fork of the process gets this error, too.
     pub fn handle(&self, message: HealingMessage<R>) -> Result<(), NotHandled<R>> {
         let taken = self.0.process.is_current() && self.0.from_peer.push(message, MOST_UNHANDLED);
         taken.then_some(()).ok_or(NotHandled(message))

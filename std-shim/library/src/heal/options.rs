@@ -14,7 +14,8 @@ use std::time::Duration;
 pub struct Healing {
     /// Interval between a failed attempt to create a new queue pair and the next attempt: 10 ms. It
     /// doubles with every further failure, and when a rail fails within `longest_interval` after
-    /// its return. When a port comes up, the next attempt is immediate.
+    /// its return. When a port comes up, the next attempt is immediate. Over TCP, an attempt fails
+    /// also if there is no connection within 2 s, or 4 s and 8 s for later ones.
     pub first_interval: Duration,
     /// The longest interval: 5 s. Attempts never stop.
     pub longest_interval: Duration,
@@ -49,14 +50,16 @@ pub struct Healing {
     /// before rails have failed twice. While all rails are in service and requests may wait for the
     /// peer, as between the first two failures, at most an eighth of this time counts.
     /// Messages fail with [`NotHealed`](crate::p2p::Failure::NotHealed) if no rail was in service
-    /// for that long, or if rails came back and failed again without carrying any message. A message
-    /// that `isend` refused because no rail is in service counts as one that waits, until a rail
-    /// returns.
+    /// for that long, or if rails came back and failed again without carrying any message. A
+    /// message that `isend` refused because no rail is in service counts as one that waits, until a
+    /// rail returns.
     pub rail_timeout: Option<Duration>,
     /// How long the peer may take to report what arrived on a rail that failed, while requests or
     /// messages wait: 60 s. Then the endpoint fails with
     /// [`EndpointError::NoFence`](crate::endpoint::EndpointError::NoFence), and messages with
-    /// [`NotFenced`](crate::p2p::Failure::NotFenced).
+    /// [`NotFenced`](crate::p2p::Failure::NotFenced). A rail that is to be fenced so that requests
+    /// can be [taken back](crate::endpoint::EndpointQp::cancel) fails if the peer does not answer
+    /// for that long, and this time begins again. `rail_timeout` does not count such fences.
     pub fence_timeout: Option<Duration>,
 }
 

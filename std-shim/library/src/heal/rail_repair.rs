@@ -2,10 +2,10 @@
 
 use super::attempts::Attempts;
 use super::message::{RailName, ReplacementAddress};
+use super::new_queue_pair::{NewQueuePair, Next, Step};
 use super::options::Healing;
-use crate::backend::{Connect, Connecting, DeviceError, Port};
-use crate::queue_pair::{Place, RailAddress};
-use std::time::Instant;
+use crate::backend::Connect;
+use std::time::{Duration, Instant};
 
 /// What a rail has carried so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +57,13 @@ impl Return {
 /// is long after the end that offers may try other devices.
 const MOST_TURNED_DOWN: u32 = 8;
 
+/// Time within which data has to reach the peer over a new queue pair. A connection over TCP takes
+/// three round trips, and a first packet that is lost is sent again after 1 s, 3 s and 7 s
+/// (RFC 6298). If the time passes, the next queue pair has twice as much, up to [`LONGEST_REACH`]:
+/// a rail that requests wait for tries another device soon, and a slow path has its time later.
+const FIRST_REACH: Duration = Duration::from_secs(2);
+const LONGEST_REACH: Duration = Duration::from_secs(8);
+
 /// The repair of one rail.
 #[derive(Debug)]
 pub(crate) struct RailRepair<R: RailName, Q> {
@@ -76,6 +83,8 @@ pub(crate) struct RailRepair<R: RailName, Q> {
     /// Places where no queue pair could be connected since the rail went out of service: the next
     /// offer is for another place, if there is one.
     pub(super) refusals: usize,
+    /// Time within which data has to reach the peer over the next queue pair.
+    reach_within: Duration,
     /// A new queue pair that may be on another device was attempted.
     tried_to_move: bool,
     /// The next attempt was made due while an attempt was under way, which may have begun before a
@@ -90,75 +99,6 @@ pub(crate) struct RailRepair<R: RailName, Q> {
     placed: Option<u16>,
 }
 
-/// A new queue pair for one generation of a rail.
-#[derive(Debug)]
-pub(super) struct Next<R: RailName, Q> {
-    pub(super) generation: u16,
-    pub(super) step: Step<R, Q>,
-}
-
-/// How far a new queue pair is:
-///
-/// ```text
-/// the end that offers    Making ── made, offered ──► Offered ── answered ──► Joining ── connected ──► in place
-/// the end that answers   Making ── made ───────────────────────────────────► Joining ── connected ──► in place, answered
-/// ```
-#[derive(Debug)]
-pub(super) enum Step<R: RailName, Q> {
-    /// It is being created, in INIT.
-    Making(Making<R, Q>),
-    /// It waits for the peer's queue pair.
-    Offered(NewQueuePair<Q>),
-    /// It is being connected.
-    Joining(Joining<R, Q>),
-}
-
-/// A queue pair that is being created.
-#[derive(Debug)]
-pub(super) struct Making<R: RailName, Q> {
-    pub(super) making: Connecting<(Q, Port)>,
-    pub(super) place: Place,
-    /// Where it is created if its place has no queue pair for it, the best place last.
-    pub(super) others: Vec<Place>,
-    /// The error of the first place, which is the best one.
-    pub(super) first: Option<(Place, DeviceError)>,
-    /// The peer's queue pair that it is the other end of. `None`: it will be offered.
-    pub(super) answers: Option<ReplacementAddress<R>>,
-}
-
-/// A queue pair that is being connected with the peer's.
-#[derive(Debug)]
-pub(super) struct Joining<R: RailName, Q> {
-    pub(super) connecting: Connecting<()>,
-    pub(super) queue_pair: Q,
-    pub(super) place: Place,
-    pub(super) own: ReplacementAddress<R>,
-    pub(super) peer: RailAddress,
-    /// Number of the peer's queue pair, if it is answered once this one is in its place.
-    pub(super) answers: Option<u32>,
-}
-
-/// A queue pair in INIT, which no peer can reach yet.
-#[derive(Debug)]
-pub(super) struct NewQueuePair<Q> {
-    pub(super) queue_pair: Q,
-    pub(super) place: Place,
-    pub(super) address: RailAddress,
-}
-
-impl<R: RailName, Q: Connect> Next<R, Q> {
-    /// Destroys the queue pair, but not on this thread if it exists: that can take a driver
-    /// seconds.
-    pub(super) fn abandon(self) {
-        let queue_pair = match self.step {
-            Step::Offered(own) => Some(own.queue_pair),
-            Step::Making(mut step) => step.making.take().and_then(Result::ok).map(|(made, _)| made),
-            Step::Joining(step) => Some(step.queue_pair),
-        };
-        queue_pair.into_iter().for_each(Connect::retire);
-    }
-}
-
 impl<R: RailName, Q> Default for RailRepair<R, Q> {
     fn default() -> Self {
         Self {
@@ -169,6 +109,7 @@ impl<R: RailName, Q> Default for RailRepair<R, Q> {
             turned_down: 0,
             attempts: Attempts::default(),
             refusals: 0,
+            reach_within: FIRST_REACH,
             tried_to_move: false,
             is_retried: false,
             asked: None,
@@ -226,24 +167,25 @@ impl<R: RailName, Q> RailRepair<R, Q> {
 
     /// Notes that the rail is out of service, and that its queue pair was on this device. Soon
     /// after its return that counts as an attempt that failed. If it carried nothing since, it was
-    /// never back.
+    /// never back. If it is out `on_purpose`, nothing is wrong with it, and neither counts.
     pub(super) fn note_out(
         &mut self,
         now: Instant,
         healing: &Healing,
         device: Option<usize>,
         carried: Carried,
+        on_purpose: bool,
     ) {
         self.before = carried;
         if self.since.is_some() {
             return;
         }
         let returned = self.returned.take();
-        let is_barren = returned.is_some_and(|returned| returned.is_barren(carried));
+        let is_barren = returned.is_some_and(|returned| returned.is_barren(carried)) && !on_purpose;
         let is_soon = |returned: &Return| {
             now.saturating_duration_since(returned.at) < healing.longest_interval
         };
-        if is_barren || returned.as_ref().is_some_and(is_soon) {
+        if is_barren || (returned.as_ref().is_some_and(is_soon) && !on_purpose) {
             self.attempts.failed(now, healing);
         } else {
             self.attempts = Attempts::default();
@@ -258,6 +200,7 @@ impl<R: RailName, Q> RailRepair<R, Q> {
             }
         }
         self.refusals = 0;
+        self.reach_within = FIRST_REACH;
         self.turned_down = 0;
         self.tried_to_move = false;
     }
@@ -318,6 +261,16 @@ impl<R: RailName, Q> RailRepair<R, Q> {
         self.refusals = if self.may_move(now, healing) { self.refusals + 1 } else { 1 };
     }
 
+    /// Returns the time within which data has to reach the peer over a new queue pair.
+    pub(super) const fn reach_within(&self) -> Duration {
+        self.reach_within
+    }
+
+    /// Notes that data did not reach the peer over a new queue pair within that time.
+    pub(super) fn not_reached(&mut self) {
+        self.reach_within = (2 * self.reach_within).min(LONGEST_REACH);
+    }
+
     /// Makes the next attempt due now, also if the rail is about to fail.
     pub(super) fn retry_now(&mut self) {
         self.returned = None;
@@ -330,9 +283,29 @@ impl<R: RailName, Q> RailRepair<R, Q> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Gid, Mtu};
+    use crate::backend::{Gid, Mtu, Port};
+    use crate::queue_pair::{Place, RailAddress};
     use polyrail_core::virtual_qp::RailId;
     use std::time::Duration;
+
+    #[test]
+    fn a_connection_over_a_slow_path_has_more_time_with_each_attempt() {
+        let (healing, carried) = (Healing::default(), Carried::default());
+        let now = Instant::now();
+        let mut repair = RailRepair::<RailId, ()>::default();
+        repair.note_out(now, &healing, Some(0), carried, false);
+        let mut seconds = || {
+            let within = repair.reach_within();
+            repair.not_reached();
+            // The next step finds the rail out of service as before.
+            repair.note_out(now, &healing, Some(0), carried, false);
+            within.as_secs()
+        };
+        assert_eq!([(); 4].map(|()| seconds()), [2, 4, 8, 8]);
+        repair.note_in_service(now);
+        repair.note_out(now + Duration::from_secs(60), &healing, Some(0), carried, false);
+        assert_eq!(repair.reach_within(), FIRST_REACH);
+    }
 
     /// The peer refuses an offer because its port was down, and the refusal comes behind the report
     /// that the port is up.
@@ -381,7 +354,7 @@ mod tests {
         let mut fail_after = |served: Duration| {
             repair.note_in_service(now);
             now += served;
-            repair.note_out(now, &healing, Some(0), Carried::default());
+            repair.note_out(now, &healing, Some(0), Carried::default(), false);
             let waits =
                 (0..).map(Duration::from_millis).find(|after| repair.attempts.is_due(now + *after));
             now += Duration::from_secs(60);
@@ -401,14 +374,14 @@ mod tests {
         let mut now = Instant::now();
         let mut repair = RailRepair::<RailId, ()>::default();
         let mut carried = Carried { posted: 10, completed: 10, acknowledged: 10 };
-        repair.note_out(now, &healing, Some(3), carried);
+        repair.note_out(now, &healing, Some(3), carried, false);
         for device in [3, 4, 3] {
             assert_eq!(repair.since, Some(now));
             repair.note_in_service(now + Duration::from_millis(1));
             carried.posted += 1;
             carried.completed += 1; // a receive
             let later = now + Duration::from_secs(20);
-            repair.note_out(later, &healing, Some(device), carried);
+            repair.note_out(later, &healing, Some(device), carried, false);
             assert!(!repair.attempts.is_due(later) && repair.may_move(later, &healing));
         }
         assert_eq!(repair.barren, [3, 4]);
@@ -417,20 +390,20 @@ mod tests {
         // Nothing was asked of it: that says nothing.
         repair.note_in_service(now);
         now += Duration::from_secs(20);
-        repair.note_out(now, &healing, Some(5), carried);
+        repair.note_out(now, &healing, Some(5), carried, false);
         assert_eq!((repair.since, &*repair.barren), (Some(now), &[3, 4][..]));
         // It carries something.
         repair.note_in_service(now);
         carried.posted += 2;
         carried.acknowledged += 1;
-        repair.note_out(now, &healing, Some(5), carried);
+        repair.note_out(now, &healing, Some(5), carried, false);
         assert!(repair.barren.is_empty() && !repair.turns_down(3));
     }
 
     /// A rail that is out of service since now, and has to wait long for its next attempt.
     fn unlucky(now: Instant, healing: &Healing) -> RailRepair<RailId, ()> {
         let mut repair = RailRepair::default();
-        repair.note_out(now, healing, Some(0), Carried::default());
+        repair.note_out(now, healing, Some(0), Carried::default(), false);
         (0..8).for_each(|_| repair.attempts.failed(now, healing));
         repair
     }
@@ -453,9 +426,9 @@ mod tests {
         let healing = Healing::default();
         let now = Instant::now();
         let mut repair = RailRepair::<RailId, ()>::default();
-        repair.note_out(now, &healing, Some(0), Carried::default());
+        repair.note_out(now, &healing, Some(0), Carried::default(), false);
         repair.note_placed(1);
-        repair.note_out(now, &healing, Some(0), Carried::default());
+        repair.note_out(now, &healing, Some(0), Carried::default(), false);
         repair.note_down(now, &healing, 0);
         assert!(repair.attempts.is_due(now), "another queue pair is down");
         repair.note_down(now, &healing, 1);

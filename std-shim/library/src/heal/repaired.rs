@@ -25,11 +25,18 @@ pub enum Detected {
     Silent(Duration),
     /// Its own device works again, so it is moved back from another device.
     Home,
-    /// The peer has no queue pair to connect to its new one.
+    /// The peer connected no queue pair to its new one.
     NoOtherEnd,
-    /// Its first queue pair could not be connected: see
-    /// [`connect`](crate::endpoint::EndpointQp::connect).
+    /// Its queue pair could not be connected: the first one (see
+    /// [`connect`](crate::endpoint::EndpointQp::connect)), or a new one that the peer had connected
+    /// already. `tracing` has the device's error.
     NotConnected,
+    /// Over TCP: there was no connection to the peer's new queue pair within this time, so the rail
+    /// has not returned. The other rails carry on, and attempts go on.
+    NotReached(Duration),
+    /// It was to be fenced so that requests can be taken back, and the peer has not answered for
+    /// this long.
+    NotFenced(Duration),
 }
 
 impl fmt::Display for Detected {
@@ -40,9 +47,15 @@ impl fmt::Display for Detected {
             Self::Silent(waited) => write!(f, "failed: no progress for {waited:?}"),
             Self::Home => f.write_str("goes back to its own device"),
             Self::NoOtherEnd => {
-                f.write_str("failed: the peer has no queue pair to connect to the new one")
+                f.write_str("failed: the peer connected no queue pair to the new one")
             }
             Self::NotConnected => f.write_str("failed: its queue pair could not be connected"),
+            Self::NotReached(waited) => {
+                write!(f, "failed: no connection to the peer's new queue pair within {waited:?}")
+            }
+            Self::NotFenced(waited) => {
+                write!(f, "failed: the peer was asked to fence it, and did not for {waited:?}")
+            }
         }
     }
 }
@@ -71,7 +84,7 @@ pub(crate) trait Repaired<const RAILS: usize> {
     /// Whether its queue pairs were connected.
     fn is_connected(&self) -> bool;
 
-    /// Whether all rails are in service.
+    /// Whether all rails are in service, and no request is being taken back.
     fn is_whole(&self) -> bool;
 
     /// Whether it has failed for good.
@@ -79,6 +92,11 @@ pub(crate) trait Repaired<const RAILS: usize> {
 
     /// The state of a rail, and the generation of its queue pair.
     fn state(&self, rail: Self::Rail) -> Option<(RailState, u16)>;
+
+    /// Whether the rail is out of service on purpose, with which nothing is wrong.
+    fn is_out_on_purpose(&self, _: Self::Rail) -> bool {
+        false
+    }
 
     fn carried(&self, rail: Self::Rail) -> Carried;
 
@@ -123,6 +141,21 @@ pub(crate) trait Repaired<const RAILS: usize> {
     /// Fails the rail's queue pair, for the reason that was detected.
     fn fail_rail(&mut self, rail: Self::Rail, detected: Detected);
 
+    /// Has the rails fenced that carry requests which are to be taken back, if they have waited for
+    /// long enough.
+    fn fence_cancelled(&mut self, _: Instant) {}
+
+    /// The peer has not done its part of a fence on purpose for too long. If the rail at this place
+    /// is in service, it fails, and the peer's report about it is awaited, as about any other. If
+    /// it is out already and nothing waits for it, it counts as failed. Returns false if this end
+    /// has to fail.
+    fn end_fence_on_purpose(&mut self, _place: usize, _waited: Duration) -> bool {
+        false
+    }
+
+    /// Notes why the peer will report that its new queue pair of the rail failed.
+    fn note_detected(&mut self, rail: Self::Rail, detected: Detected);
+
     /// Fails the rails on a device that is gone, and stops waiting for their completions.
     fn device_gone(&mut self, device: usize);
 
@@ -140,6 +173,19 @@ pub(crate) trait Repaired<const RAILS: usize> {
 
     /// The present attributes of a device's port.
     fn port(&self, device: usize, number: u8) -> Result<Port, DeviceError>;
+
+    /// Measures how fast rails are, if their weights follow that.
+    fn measure(&mut self, now: Instant);
+
+    /// Whether the weights of rails follow the rates of a device's ports.
+    fn follows_rates_of(&self, device: usize) -> bool;
+
+    /// Reads the present rate of a device's port that may have changed, and lets the weights of
+    /// rails follow, if they follow rates.
+    fn read_rate(&mut self, device: usize, number: u8);
+
+    /// Reads the present rate of a device's port, reports it, and lets the weights of rails follow.
+    fn note_rate(&mut self, device: usize, number: u8);
 
     fn options(&self) -> ConnectOptions;
 

@@ -4,7 +4,7 @@
 //! assigned again.
 
 use super::message::{HealingMessage, ReplacementAddress};
-use super::rail_repair::{Joining, Making, NewQueuePair, Next, Step};
+use super::new_queue_pair::{Joining, Making, NewQueuePair, Next, Step};
 use super::repaired::{Detected, Repaired};
 use super::step::RepairStep;
 use crate::backend::{Connect, DeviceError, Port};
@@ -19,13 +19,14 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         let (now, options) = (self.now, self.healer.options);
         let device = self.end.place(rail).map(|place| place.device);
         let carried = self.end.carried(rail);
+        let on_purpose = self.end.is_out_on_purpose(rail);
         let next = (state == RailState::Down).then_some(generation.wrapping_add(1));
         let Some(repair) = self.repair_of(rail) else { return };
         match state {
             RailState::InService => repair.note_in_service(now),
-            _ => repair.note_out(now, &options, device, carried),
+            _ => repair.note_out(now, &options, device, carried, on_purpose),
         }
-        if state == RailState::Down {
+        if state == RailState::Down && !on_purpose {
             repair.note_down(now, &options, generation);
         }
         // The generation of these queue pairs has passed.
@@ -44,8 +45,11 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
 
     /// Takes a queue pair that is ready from one step to the next.
     fn advance(&mut self, rail: E::Rail) {
+        let now = self.now;
         // Most devices create and connect queue pairs at once.
-        while let Some(next) = self.repair_of(rail).and_then(|repair| repair.next.as_mut()) {
+        while let Some(repair) = self.repair_of(rail) {
+            let reach_within = repair.reach_within();
+            let Some(next) = &mut repair.next else { return };
             let generation = next.generation;
             match &mut next.step {
                 Step::Offered(_) => return,
@@ -56,7 +60,7 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
                     }
                 }
                 Step::Joining(step) => {
-                    let Some(joined) = step.connecting.take() else { return };
+                    let Some(joined) = step.take_joined(now, reach_within) else { return };
                     if let Some(Step::Joining(step)) = self.take_step(rail) {
                         self.joined(rail, step, joined);
                     }
@@ -224,7 +228,8 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         }
         let local = (&queue_pair, &place.port, &own.address);
         let connecting = join(local, peer.qp_num, &peer.address, &self.end.options());
-        let step = Joining { connecting, queue_pair, place, own, peer: peer.address, answers };
+        let (peer, ready_at) = (peer.address, None);
+        let step = Joining { connecting, queue_pair, place, own, peer, answers, ready_at };
         self.set_step(rail, generation, Step::Joining(step));
     }
 
@@ -236,6 +241,11 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
         joined: Result<(), DeviceError>,
     ) {
         let Joining { queue_pair, place, own, peer, answers, .. } = step;
+        let failure = match joined {
+            Ok(()) => None,
+            Err(DeviceError::NotReached { within }) => Some(Detected::NotReached(within)),
+            Err(_) => Some(Detected::NotConnected),
+        };
         let replaced = match joined {
             Ok(()) => self.end.replace(&own, place, queue_pair, &peer),
             Err(source) => {
@@ -255,8 +265,13 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
             }
             (Err(error), None) => {
                 self.end.attempt_failed(rail, &error);
+                // The peer fails its queue pair when it is refused, and reports that.
+                failure.into_iter().for_each(|failure| self.end.note_detected(rail, failure));
                 let (now, options) = (self.now, self.healer.options);
                 if let Some(repair) = self.repair_of(rail) {
+                    if let Some(Detected::NotReached(_)) = failure {
+                        repair.not_reached();
+                    }
                     // The next offer is for another place, as after a refusal of the peer.
                     repair.refused(now, &options);
                 }

@@ -1,19 +1,22 @@
 //! One repair step: what an end does in some of its polls.
 //!
-//! 1. Messages of the peer are handled, and events of devices.
+//! 1. Messages of the peer are handled, and events of devices; rails are measured.
 //! 2. A rail that makes no progress although others do is failed.
 //! 3. For a rail that is Down at both ends, one end creates a queue pair and offers it. The other
 //!    end creates and connects a matching one, puts it in the rail's place, and answers. Then the
-//!    first end does the same. An end that cannot refuses, and the offer is repeated at growing
-//!    intervals.
+//!    first end does the same, once data can reach the peer. An end that cannot refuses, and the
+//!    offer is repeated at growing intervals.
 //! 4. The engine's control messages are given to the link.
 //! 5. If requests have waited for too long, the end fails.
 //!
-//! The order is here, with 4 and 5; 1 and 2 are in `detect`, 3 is in `replace`.
+//! Before 3, the rails that carry requests which are to be taken back are fenced, once these have
+//! waited for long enough. The order is here, with 4 and 5; 1 and 2 are in `detect`, 3 is in `replace`.
 
 use super::healer::Healer;
+use super::limits::Passed;
 use super::message::{HealingMessage, ReplacementAddress};
-use super::rail_repair::{Next, Proof, RailRepair};
+use super::new_queue_pair::Next;
+use super::rail_repair::{Proof, RailRepair};
 use super::repaired::{Detected, Repaired};
 use polyrail_core::virtual_qp::{ControlError, RailState};
 use std::time::Instant;
@@ -40,8 +43,10 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
             self.handle_all();
         }
         self.look_at_devices();
+        self.end.measure(self.now);
         self.go_home();
         self.watch();
+        self.end.fence_cancelled(self.now);
         let is_whole = self.end.is_whole();
         let Healer { is_busy, limits, options, .. } = &*self.healer;
         if is_whole && !is_busy && !limits.is_due(self.now, options) {
@@ -143,8 +148,15 @@ impl<E: Repaired<RAILS>, const RAILS: usize> RepairStep<'_, E, RAILS> {
             repair.map_or(Proof::Given, |repair| repair.proof(end.carried(rail)))
         };
         let waiting = end.waiting(proof);
-        if let Some(passed) = healer.limits.check(*now, &healer.options, &waiting) {
-            end.give_up(passed);
+        let Some(passed) = healer.limits.check(*now, &healer.options, &waiting) else { return };
+        match passed {
+            Passed::Fence { place, limit } if end.end_fence_on_purpose(place, limit) => {
+                if !waiting.unfenced[place] {
+                    // It was in service until now, so the peer has as much time as for others.
+                    healer.limits.restart_fence(place);
+                }
+            }
+            passed => end.give_up(passed),
         }
     }
 }

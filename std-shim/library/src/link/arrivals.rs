@@ -1,5 +1,6 @@
 //! Links whose first message has not come: from any process that can reach the port.
 
+use super::counts::REFUSED_PEERS;
 use super::end::Link;
 use super::error::{LinkError, Reason};
 use super::hello::Hello;
@@ -317,6 +318,7 @@ impl<P: Purpose> Guest<P> {
             _ => _ = self.link.offer(&Message::Failed { reason: Reason::new(&why) }),
         }
         if !why.is_just_an_end() {
+            REFUSED_PEERS.add_one();
             trace::peer_refused(&self.address, &why);
         }
         refused(self.address, why);

@@ -163,8 +163,8 @@ impl<P: Purpose> Link<P> {
         }
     }
 
-    /// Asks the side that listens for its [`Offer`], and waits for it, as long as a message may take.
-    /// Ask at most once, and before the hello.
+    /// Asks the side that listens for its [`Offer`], and waits for it, as long as a message may
+    /// take. Ask at most once, and before the hello.
     ///
     /// # Errors
     ///

@@ -67,6 +67,21 @@ where
 /// Reports to the other side that this side is ready, and waits until both are. Afterwards buffers
 /// can be offered. Ports that are down are treated as [`bring_up`] does.
 ///
+/// The type of the error is named, unless it follows from the return type of a function of the
+/// program: `?` converts errors, so that it does not follow.
+///
+/// ```no_run
+/// # use polyrail::link::{Hello, Link, bring_up_p2p};
+/// # use polyrail::p2p::P2pEndpoint;
+/// # use std::error::Error;
+/// # fn connect(
+/// #     endpoint: &mut P2pEndpoint, link: &mut Link, peer: &Hello,
+/// # ) -> Result<(), Box<dyn Error>> {
+/// bring_up_p2p::<_, Box<dyn Error>, _>(endpoint, link, peer)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 ///
 /// The two endpoints do not match (nothing was changed), or a queue pair refused; the peer gave up,

@@ -90,7 +90,8 @@ pub(super) struct Channel<P: Purpose> {
     /// The address that answered, on the side that connected.
     answered: Option<SocketAddr>,
     gate: Gate,
-    /// When the peer was last asked for its part of the proofs.
+    /// When the peer was last asked for an answer: when this side was connected, and by each part
+    /// of the proofs.
     asked: Option<Instant>,
     incoming: Incoming<P>,
     /// When the message that is incomplete began.
@@ -180,6 +181,7 @@ impl<P: Purpose> Channel<P> {
         let Some(address) = dial.step(&mut self.stream, now)? else { return Ok(false) };
         self.dial = None;
         self.answered = Some(address);
+        self.asked = Some(now);
         // Not before: the limit would end a connect, too (tcp(7), TCP_USER_TIMEOUT).
         self.watch(SILENCE);
         match self.gate.knock()? {
@@ -200,7 +202,8 @@ impl<P: Purpose> Channel<P> {
         self.dial.is_none() && self.gate.is_open()
     }
 
-    /// Returns when the peer was last asked for its part of the proofs, if that was after `since`.
+    /// Returns when the peer was last asked for an answer, by this side's connecting or its part of
+    /// the proofs, if that was after `since`.
     pub(super) fn asked(&self, since: Instant) -> Instant {
         self.asked.map_or(since, |asked| asked.max(since))
     }

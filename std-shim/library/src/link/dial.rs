@@ -10,8 +10,8 @@
 //! Eyeballs"), and an attempt that the system refuses costs nothing: the next one begins at once.
 //! An address for which the system lacks resources now, such as a file descriptor, is tried again
 //! at the next step. Attempts go on side by side until one succeeds, or the time limit, which is
-//! one for all of them. At most 16 go on at once: the oldest gives way to the next one, and its
-//! address is tried again after the others.
+//! one for all of them. At most 16, or 3 while a link is resumed, go on at once: the oldest gives
+//! way to the next one, and its address is tried again after the others.
 
 use super::error::{LinkError, is_lack};
 use super::stream::{Network, Stream};
@@ -29,7 +29,8 @@ const STAGGER: Duration = Duration::from_millis(250);
 /// Maximum number of attempts at once: each has a socket, and a peer may offer 128 addresses.
 const MAX_ATTEMPTS: usize = 16;
 
-/// The same while a link is resumed: all links of a process may break at once.
+/// Maximum number of attempts at once while a link is resumed: all links of a process may break at
+/// once.
 pub(super) const FEW_ATTEMPTS: usize = 3;
 
 /// Maximum number of addresses in the text of an error.
@@ -40,7 +41,8 @@ const NAMED: usize = 3;
 ///
 /// # Errors
 ///
-/// The text is not `HOST:PORT`; the name is unknown; the system has no file descriptor for the lookup.
+/// The text is not `HOST:PORT`; the name is unknown; the system has no file descriptor for the
+/// lookup.
 pub fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
     look_up(address).map_err(|error| match error.kind() {
         ErrorKind::InvalidInput => error,
@@ -48,8 +50,8 @@ pub fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
     })
 }
 
-/// Returns the system's error if it has no file descriptor now. The resolver may report that a name is
-/// unknown instead: glibc does until a lookup of the process has succeeded.
+/// Returns the system's error if it has no file descriptor now. The resolver may report that a name
+/// is unknown instead: glibc does until a lookup of the process has succeeded.
 fn no_descriptor() -> Option<io::Error> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     socket.err().map(io::Error::from).filter(is_lack)
@@ -103,8 +105,8 @@ struct Attempt {
 }
 
 /// The attempts to connect. The stream of the one that began last is with the owner, which can wait
-/// for it. A stream whose attempt failed is dropped at once: its file descriptor may be the only one
-/// that the next attempt can have.
+/// for it. A stream whose attempt failed is dropped at once: its file descriptor may be the only
+/// one that the next attempt can have.
 #[derive(Debug)]
 pub(super) struct Dial {
     network: Arc<dyn Network>,
@@ -128,8 +130,8 @@ pub(super) struct Dial {
 }
 
 impl Dial {
-    /// Begins to connect to the first address that the system takes; the others follow in this order.
-    /// `timeout` is the limit of all attempts together.
+    /// Begins to connect to the first address that the system takes; the others follow in this
+    /// order. `timeout` is the limit of all attempts together.
     ///
     /// # Errors
     ///
@@ -184,8 +186,8 @@ impl Dial {
     }
 
     /// Continues as far as possible without waiting. `newest` is the stream of the attempt that
-    /// began last, or `None` if no attempt is under way, because the next one waits until the system
-    /// has resources. Returns the address that answered; `newest` is then its stream.
+    /// began last, or `None` if no attempt is under way, because the next one waits until the
+    /// system has resources. Returns the address that answered; `newest` is then its stream.
     ///
     /// # Errors
     ///
@@ -200,8 +202,12 @@ impl Dial {
             return Ok(Some(address));
         }
         if now >= self.until {
-            let source = self.lack.take().unwrap_or_else(|| ErrorKind::TimedOut.into());
-            return Err(self.failed(source));
+            // An owner that calls seldom finds a failure late. The error of the only attempt that
+            // was left says more than that the time is up.
+            let is_last = self.newest.is_none() && self.earlier.is_empty();
+            let failed = failed.filter(|_| is_last && self.remaining.is_empty());
+            let source = self.lack.take().or(failed);
+            return Err(self.failed(source.unwrap_or_else(|| ErrorKind::TimedOut.into())));
         }
         // After a failure at once (RFC 8305, section 5).
         if failed.is_some() || self.lack.is_some() || now >= self.next_at {

@@ -32,10 +32,13 @@ const THEIRS: usize = 1;
 ///
 /// A link has no thread: connecting, proofs, sending and resuming go on in
 /// [`try_recv`](Self::try_recv), which never waits, and in the methods that wait. Call one of them
-/// again and again.
+/// when [`fd`](Self::fd) is readable, and also every 20 ms while the link connects and if it has a
+/// session, because neither the time for the next attempt nor a new stream shows on the old one.
+/// Otherwise once a second is enough to detect time limits that have passed.
 ///
 /// A fork of the process cannot use the link, which would mix its messages with the parent's: every
-/// method that sends or receives returns [`LinkError::Forked`], and dropping the link sends nothing.
+/// method that sends or receives returns [`LinkError::Forked`], and dropping the link sends
+/// nothing.
 ///
 /// | methods | they |
 /// |---|---|
@@ -67,8 +70,8 @@ impl<P: Purpose> Link<P> {
     /// They go on side by side until the first address answers, for up to [`Timeouts::connect`]
     /// together. The two versions of IP alternate; within a version, the order is kept. At
     /// most 16 attempts go on at once: of more addresses, the one that was tried longest ago gives
-    /// way, and is tried again after the others. Once the first attempt is under way, an attempt for
-    /// which the system lacks resources, such as a file descriptor, is made again.
+    /// way, and is tried again after the others. Once the first attempt is under way, an attempt
+    /// for which the system lacks resources, such as a file descriptor, is made again.
     ///
     /// # Errors
     ///
@@ -251,8 +254,8 @@ impl<P: Purpose> Link<P> {
     }
 
     /// Sends what was [offered](Self::offer) and not taken yet. Returns whether nothing is left.
-    /// Until then no more should be offered: it is kept in memory. If the stream failed, or in a fork
-    /// of the process that made the link, nothing is left; the next receive shows that.
+    /// Until then no more should be offered: it is kept in memory. If the stream failed, or in a
+    /// fork of the process that made the link, nothing is left; the next receive shows that.
     pub fn go_on_sending(&mut self) -> bool {
         !self.process.is_current() || self.is_broken() || self.channel.flush()
     }
@@ -320,9 +323,9 @@ impl<P: Purpose> Link<P> {
         }
     }
 
-    /// Returns the file descriptor of the stream, for waiting on many links at once. `None` while the
-    /// link is [broken](Self::is_broken), or connects and the system lacks resources for the next
-    /// attempt.
+    /// Returns the file descriptor of the stream, for waiting on many links at once. `None` while
+    /// the link is [broken](Self::is_broken), or connects and the system lacks resources for the
+    /// next attempt.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.channel.fd().filter(|_| !self.is_broken())
     }

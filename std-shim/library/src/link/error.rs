@@ -280,7 +280,9 @@ impl LinkError {
     }
 
     /// Whether the peer closed the link between two messages, which is no fault: a side that
-    /// connects to several addresses of one listener keeps one link and closes the others.
+    /// connects to several addresses of one listener keeps one link and closes the others. The
+    /// system closes the link of a peer that was killed in the same way; only a message, such as
+    /// [`Message::Done`](super::Message::Done), shows that a peer ended on purpose.
     ///
     /// ```
     /// use polyrail::link::LinkError;

@@ -46,6 +46,22 @@ impl Reach {
         }
     }
 
+    /// The addresses of its rails, in their order; of messages, those of the first queue pair of
+    /// each rail in one direction.
+    pub fn rails(&self) -> Vec<RailAddress> {
+        match self {
+            Self::Requests(endpoint) => endpoint.rails.clone(),
+            Self::Messages(endpoint) => {
+                let sending = endpoint.sender.map(|card| (card.ports.rails, &endpoint.sending));
+                let receiving =
+                    endpoint.receiver.map(|card| (card.ports.rails, &endpoint.receiving));
+                let (rails, queue_pairs) = sending.or(receiving).unwrap_or((0, &endpoint.sending));
+                let queue_pairs = queue_pairs.iter().take(rails.into());
+                queue_pairs.map(|QueuePairAddress { address, .. }| *address).collect()
+            }
+        }
+    }
+
     /// The addresses of its queue pairs.
     pub fn queue_pairs(&self) -> Vec<RailAddress> {
         match self {

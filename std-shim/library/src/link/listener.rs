@@ -20,8 +20,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// Connections that the system keeps for a listener, as the standard library has it.
 const BACKLOG: i32 = 128;
 
-/// Listens for links, and for new streams of links that it accepted earlier ([`Link::join`]): a link
-/// that is to be resumed needs its listener, and an owner that goes on to accept. [`Arrivals`]
+/// Listens for links, and for new streams of links that it accepted earlier ([`Link::join`]): a
+/// link that is to be resumed needs its listener, and an owner that goes on to accept. [`Arrivals`]
 /// accept them.
 #[derive(Debug)]
 pub struct Listener {
@@ -69,8 +69,8 @@ impl Listener {
         self.listener.local_addr().map_err(failed)
     }
 
-    /// Returns the next link, if there is one. Its peer has sent nothing yet, and may be any process
-    /// that can reach the port: limit how many such links there are, and for how long, as
+    /// Returns the next link, if there is one. Its peer has sent nothing yet, and may be any
+    /// process that can reach the port: limit how many such links there are, and for how long, as
     /// [`Arrivals`] do. If this side has a token, nothing is sent to the peer before it has proved
     /// that it has the token, too.
     ///

@@ -55,7 +55,10 @@ pub enum Message<P: Purpose = NoPurpose> {
     /// The sender is still there, and has nothing else to send.
     Alive {},
     /// A repair message between the two endpoints, if both [repair](crate::heal::Healing)
-    /// rails.
+    /// rails. Those of [message endpoints](crate::p2p::HealingMessage) have other names of rails:
+    /// they travel as a [`Note`](Self::Note) with the text of
+    /// [`to_json`](crate::heal::HealingMessage::to_json), which
+    /// [`from_json`](crate::heal::HealingMessage::from_json) reads.
     Heal(HealingMessage),
     /// Bytes of the program for the program at the other side.
     Note {

@@ -1,5 +1,6 @@
 //! Links: the messages of two processes over TCP. They connect endpoints, and they carry what must
-//! arrive although rails have failed.
+//! arrive although rails have failed. Two complete programs are the examples `two_hosts` (requests,
+//! polled) and `async_messages` (messages, by futures).
 //!
 //! # Order
 //!
@@ -13,14 +14,14 @@
 //! | 5 | data moves over the rails only; `alive` while a side is busy for long; `heal`, when rails fail; `note`, for the programs | |
 //! | 6 | `done`: what it saw of the data | `done` |
 //!
-//! `ask` comes at most once, from the side that connected, which may leave after the offer. Each side
-//! sends each of the others once and in this order (`alive` and `note` any number of times,
+//! `ask` comes at most once, from the side that connected, which may leave after the offer. Each
+//! side sends each of the others once and in this order (`alive` and `note` any number of times,
 //! `heal` also after `done`). The side that connected sends its hello first: [`Arrivals`] accept a
 //! link once its hello has come. Over other links, such as a [pair](Link::pair), which of the two
 //! sides is first does not matter. At any time a side may send `failed`, with the reason, and then
-//! nothing more. [`bring_up`] is the way to `ready`, so receives are posted before RTR. Neither side
-//! posts requests before the other side's `ready`, so no request meets a queue pair that is not
-//! connected yet.
+//! nothing more. [`bring_up`] is the way to `ready`, so receives are posted before RTR. Neither
+//! side posts requests before the other side's `ready`, so no request meets a queue pair that is
+//! not connected yet.
 //!
 //! # A link that breaks
 //!
@@ -32,11 +33,11 @@
 //! These are the other addresses that it was given, and those of the queue pairs in the peer's
 //! hello, at the same port; attempts begin in the order of [`begin`](Link::begin). The first and
 //! every second attempt is at the address that answered alone: only its refusals mean that the peer
-//! has ended, since another process may listen at another address; and not before the other
-//! addresses were tried once. The other side, which may or may not have noticed, answers `resumed`
-//! over the new stream and drops the old one. Then both sides repeat `ready`, `done` and `failed`,
-//! as far as they had sent them, and each side takes them once. `alive` and `note` may be lost; the
-//! links of endpoints repeat repair messages
+//! has ended, since another process may listen at another address. It may also be a relay that has
+//! ended, so each other address is tried alone before the link is given up. The other side, which
+//! may or may not have noticed, answers `resumed` over the new stream and drops the old one. Then
+//! both sides repeat `ready`, `done` and `failed`, as far as they had sent them, and each side
+//! takes them once. `alive` and `note` may be lost; the links of endpoints repeat repair messages
 //! ([`HealingLink::restored`](crate::endpoint::HealingLink::restored)).
 //!
 //! A stream that is closed is the end of its link: a process that ends, in whatever way, is noticed
@@ -63,8 +64,8 @@
 //! token](LinkError::is_about_token). That keeps out
 //! processes that can reach the port. A process that can read or change the packets on the way is
 //! not kept out: neither the link nor the rails are encrypted. A process to which a side with the
-//! token connects is not kept out either: it can pass the messages of the proof on to a listener and
-//! back, since a proof contains no addresses, which network address translation would change.
+//! token connects is not kept out either: it can pass the messages of the proof on to a listener
+//! and back, since a proof contains no addresses, which network address translation would change.
 //! [Trust](crate::trust) lists what others can do to a listener.
 //!
 //! # A message
@@ -151,6 +152,7 @@ mod arrivals;
 mod blocking;
 mod bring_up;
 mod channel;
+pub(crate) mod counts;
 mod dial;
 mod end;
 mod error;
@@ -163,6 +165,7 @@ mod message;
 mod offer;
 mod pace;
 mod purpose;
+mod redial;
 mod resume;
 mod stream;
 mod tcp;

@@ -1,5 +1,5 @@
-//! A link that breaks and is resumed: where the new stream comes from, how long it is waited for,
-//! and which messages are sent again.
+//! A link that breaks and is resumed: how long the new stream is waited for, and which messages are
+//! sent again.
 //!
 //! ```text
 //!           the stream breaks                     time is up, or refused for too long
@@ -19,44 +19,25 @@
 //! of the old one at any time. An attempt that comes to nothing is reset, never closed: if the
 //! other side has taken it, a close would be the end of the link.
 
-use super::channel::{Channel, Fault, NewStream, Target};
+use super::channel::{NewStream, Target};
+use super::counts::{LINK_BREAKS, LINK_RESUMPTIONS};
 use super::error::LinkError;
 use super::hello::Session;
 use super::message::Message;
 use super::pace::Pace;
-use super::purpose::{NoPurpose, Purpose};
+use super::purpose::Purpose;
+use super::redial::{NeverAgain, Redial};
 use super::stream::is_reset;
 use super::timeouts::Timeouts;
 use crate::trace;
 use polyrail_process::Process;
 use rustix::event::PollFlags;
 use std::collections::HashMap;
-use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
-
-/// Time between two attempts, at first; it doubles up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// How long an attempt may take to connect: the system sends its first packet again after 1 s.
-const CONNECT: Duration = Duration::from_secs(2);
-
-/// The same, if the next attempt at other addresses will tell more: the address that answered before
-/// may be gone for good, or refuses because the peer has ended.
-const CONNECT_SOON: Duration = Duration::from_millis(250);
-
-/// How long an attempt may take for each answer of the peer. The next attempt may find a host that
-/// is less busy.
-const ATTEMPT: Duration = Duration::from_secs(5);
-
-/// The same, once the address that answered before has refused.
-const ATTEMPT_SOON: Duration = Duration::from_secs(1);
-
-const RESUMED: &str = "\"resumed\"";
+use std::time::Instant;
 
 /// Where the side that listens leaves a new stream for the link that it belongs to.
 #[derive(Debug, Default)]
@@ -139,7 +120,7 @@ impl Origin {
 #[derive(Debug)]
 enum State {
     Whole,
-    Broken(Broken),
+    Broken(Box<Broken>),
     /// No stream will come.
     Lost,
 }
@@ -152,38 +133,10 @@ struct Broken {
     until: Option<Instant>,
     /// Counts what the owner's calls can do.
     pace: Pace,
-    /// Since when the address that answered refused every attempt at it alone.
-    refused: Option<Instant>,
-    attempt: Attempt,
-    /// Number of the next attempt.
-    next: usize,
-    pause: Duration,
+    /// The attempts of the side that connects.
+    redial: Redial,
     /// How the link broke.
     source: io::Error,
-}
-
-/// What the side that connects does about it.
-#[derive(Debug)]
-enum Attempt {
-    /// Nothing, before this time.
-    Pause(Instant),
-    /// It connects, and waits for the next answer of the peer since this time.
-    Trying(Box<Channel<NoPurpose>>, Instant),
-}
-
-/// Returns the addresses of an attempt: at first and every second time only the one that answered as
-/// the peer, since a peer that has ended is noticed by its refusals; otherwise all. Another process may
-/// listen at another address, and be the first to answer.
-fn dialled(attempt: usize, target: &Target) -> Vec<SocketAddr> {
-    match target.met {
-        Some(met) if attempt.is_multiple_of(2) => vec![met],
-        _ => target.addresses.clone(),
-    }
-}
-
-/// Whether the peer may be reached at other addresses than the one that answered.
-fn has_others(target: &Target) -> bool {
-    target.addresses.iter().any(|address| Some(*address) != target.met)
 }
 
 /// What a link needs that both sides agreed to resume.
@@ -247,18 +200,15 @@ impl<P: Purpose> Resumption<P> {
             Origin::Accepted { .. } if is_reset(&source) => resume.min(reset),
             _ => resume,
         };
+        LINK_BREAKS.add_one();
         trace::link_broke(&self.session, &source);
-        self.state = State::Broken(Broken {
+        self.state = State::Broken(Box::new(Broken {
             since: now,
             until: now.checked_add(limit),
             pace: Pace::begin(now),
-            refused: None,
-            // A link that breaks as soon as it is resumed is not resumed all the time.
-            attempt: Attempt::Pause(now + FIRST_PAUSE),
-            next: 0,
-            pause: FIRST_PAUSE,
+            redial: Redial::begin(now),
             source,
-        });
+        }));
     }
 
     /// Goes on with what brings a new stream, and returns the stream when it is there.
@@ -280,7 +230,7 @@ impl<P: Purpose> Resumption<P> {
         };
         let counted = broken.pace.at(now);
         if let Origin::Connected(target) = &mut self.origin {
-            match broken.try_again(self.session, target, counted) {
+            match broken.redial.step(self.session, target, counted) {
                 Ok(Some(stream)) => return Ok(Some(self.resumed(stream))),
                 Ok(None) => {}
                 Err(NeverAgain) => return Err(self.give_up(now)),
@@ -294,6 +244,7 @@ impl<P: Purpose> Resumption<P> {
 
     fn resumed(&mut self, stream: NewStream) -> NewStream {
         self.state = State::Whole;
+        LINK_RESUMPTIONS.add_one();
         trace::link_is_back(&self.session);
         stream.stream.watch(self.origin.timeouts().silence);
         stream
@@ -302,9 +253,9 @@ impl<P: Purpose> Resumption<P> {
     fn give_up(&mut self, now: Instant) -> LinkError {
         self.forget();
         match std::mem::replace(&mut self.state, State::Lost) {
-            State::Broken(Broken { since, source, .. }) if !is_reset(&source) => {
-                let waited = now.saturating_duration_since(since);
-                LinkError::NotResumed { waited, source }
+            State::Broken(broken) if !is_reset(&broken.source) => {
+                let waited = now.saturating_duration_since(broken.since);
+                LinkError::NotResumed { waited, source: broken.source }
             }
             _ => LinkError::HungUp { pending: 0 },
         }
@@ -322,9 +273,7 @@ impl<P: Purpose> Resumption<P> {
     /// What an attempt waits for, if one is under way.
     pub(super) fn waits_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         match &self.state {
-            State::Broken(Broken { attempt: Attempt::Trying(channel, _), .. }) => {
-                channel.waits_for()
-            }
+            State::Broken(broken) => broken.redial.waits_for(),
             _ => None,
         }
     }
@@ -333,112 +282,5 @@ impl<P: Purpose> Resumption<P> {
 impl<P: Purpose> Drop for Resumption<P> {
     fn drop(&mut self) {
         self.forget();
-    }
-}
-
-/// The peer is there and has no such link, or its process has ended.
-struct NeverAgain;
-
-impl Broken {
-    /// Whether an attempt is the first one at all addresses, and the one that answered has refused.
-    fn follows_refusal(&self, attempt: usize) -> bool {
-        attempt == 1 && self.refused.is_some()
-    }
-
-    fn try_again(
-        &mut self,
-        session: Session,
-        target: &mut Target,
-        now: Instant,
-    ) -> Result<Option<NewStream>, NeverAgain> {
-        let follows_refusal = self.next > 0 && self.follows_refusal(self.next - 1);
-        let limit = if follows_refusal { ATTEMPT_SOON } else { ATTEMPT };
-        let error = match std::mem::replace(&mut self.attempt, Attempt::Pause(now)) {
-            Attempt::Pause(until) if now < until => {
-                self.attempt = Attempt::Pause(until);
-                return Ok(None);
-            }
-            Attempt::Pause(_) => {
-                let addresses = dialled(self.next, target);
-                let is_first = self.next == 0 && has_others(target);
-                let is_short = is_first || self.follows_refusal(self.next);
-                let connect = if is_short { CONNECT_SOON } else { CONNECT };
-                let connect = connect.min(target.timeouts.connect);
-                let timeouts = Timeouts { connect, ..target.timeouts };
-                self.next += 1;
-                match begin(session, Target { addresses, timeouts, ..target.clone() }, now) {
-                    Ok(channel) => {
-                        self.attempt = Attempt::Trying(Box::new(channel), now);
-                        return Ok(None);
-                    }
-                    Err(error) => Fault::Over(error),
-                }
-            }
-            Attempt::Trying(mut channel, since) => match ask(&mut channel, now) {
-                Ok(true) => {
-                    if let Some(answered) = channel.answered() {
-                        target.meet(answered, &[]);
-                    }
-                    return Ok(channel.into_stream());
-                }
-                Ok(false) if now.saturating_duration_since(channel.asked(since)) < limit => {
-                    let since = channel.asked(since);
-                    self.attempt = Attempt::Trying(channel, since);
-                    return Ok(None);
-                }
-                failed => {
-                    channel.reset();
-                    channel.answered().iter().for_each(|silent| target.put_last(*silent));
-                    let late = || Fault::Over(channel.no_answer(RESUMED, limit));
-                    failed.err().unwrap_or_else(late)
-                }
-            },
-        };
-        // What others answer says nothing about the peer.
-        if dialled(self.next - 1, target).len() == 1 {
-            let Timeouts { refused, .. } = target.timeouts;
-            self.refused = is_refusal(&error).then(|| self.refused.unwrap_or(now));
-            // The peer may live although a relay to it refuses, so its other addresses come first.
-            let is_tried = self.next > 1 || !has_others(target);
-            let is_late = |since| now.saturating_duration_since(since) >= refused;
-            if is_tried && self.refused.is_some_and(is_late) {
-                return Err(NeverAgain);
-            }
-        }
-        self.attempt = Attempt::Pause(now + self.pause);
-        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
-        Ok(None)
-    }
-}
-
-fn begin(session: Session, target: Target, now: Instant) -> Result<Channel<NoPurpose>, LinkError> {
-    let mut channel = Channel::dial(target, now)?;
-    channel.push(&Message::Resume { session });
-    Ok(channel)
-}
-
-/// Returns whether the peer has answered that the link is resumed.
-fn ask(channel: &mut Channel<NoPurpose>, now: Instant) -> Result<bool, Fault> {
-    match channel.receive(now)? {
-        None => Ok(false),
-        Some(Message::Resumed {}) => Ok(true),
-        Some(Message::Failed { reason }) => Err(LinkError::GaveUp { reason }.into()),
-        Some(other) => Err(other.out_of_turn(RESUMED).into()),
-    }
-}
-
-fn is_refusal(fault: &Fault) -> bool {
-    match fault {
-        Fault::Over(
-            LinkError::GaveUp { .. }
-            | LinkError::Handshake(_)
-            | LinkError::WrongToken
-            | LinkError::NoToken
-            | LinkError::TokenRefused { .. },
-        ) => true,
-        Fault::Over(LinkError::Connect { source, .. }) => {
-            source.kind() == ErrorKind::ConnectionRefused
-        }
-        Fault::Over(_) | Fault::Broken { .. } => false,
     }
 }

@@ -20,16 +20,18 @@ pub struct Timeouts {
     /// Until a link that broke is resumed, if both sides agree to that.
     ///
     /// The owner's calls resume a link, and no thread does: up to seven calls of the side that
-    /// connects, three more if the address that answered before does not answer, and one more for
-    /// each address that is tried before the one that answers; and up to three of the side that
-    /// listens. A gap between two calls counts as at most 500 ms of this side's limits, so that an
-    /// owner that was stopped, or was busy, does not give up at its next call. The peer's limits go
-    /// on meanwhile: 5 s for each answer of the side that listens, and [`reset`](Self::reset) for
-    /// the whole of the side that connects.
+    /// connects, three more if the address that answered before does not answer or refuses, and up
+    /// to three more for each address that is tried before the one that answers; and up to three of
+    /// the side that listens. A gap between two calls counts as at most 500 ms of this side's
+    /// limits, so that an owner that was stopped, or was busy, does not give up at its next call.
+    /// The peer's limits go on meanwhile: 5 s for each answer of the side that listens, or 1 s once
+    /// the address that answered before has refused, and [`reset`](Self::reset) for the whole of
+    /// the side that connects.
     pub resume: Duration,
     /// Until the side that connects again gives up because the address that answered before refuses
-    /// each attempt: its peer answers that there is no such link, or the peer's system that there is
-    /// no such process.
+    /// each attempt: its peer answers that there is no such link, or the peer's system that there
+    /// is no such process. If it has other addresses, they are tried first, one after another, each
+    /// for up to 1 s to connect and 1 s for each answer.
     pub refused: Duration,
     /// The [`resume`](Self::resume) limit of the side that listens after its link was reset. A
     /// process that is killed resets its links, too, so this is how late that is noticed.
@@ -40,8 +42,8 @@ pub struct Timeouts {
 
 impl Default for Timeouts {
     /// 10 seconds to connect, to accept and for a message; a minute until a link is resumed, but 5
-    /// seconds after a reset, and none after a refusal; 9 seconds of silence, so that a link breaks
-    /// before the messages over it are given up.
+    /// seconds after a reset, and none after a refusal once its other addresses were tried; 9
+    /// seconds of silence, so that a link breaks before the messages over it are given up.
     fn default() -> Self {
         Self {
             connect: MESSAGE_TIMEOUT,

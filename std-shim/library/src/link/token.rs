@@ -92,6 +92,7 @@ impl Token {
     }
 
     /// The token in a file, without white space around it, such as `openssl rand -hex 32` writes.
+    /// The system may let other users read a new file, unless it is made with `umask 077`.
     ///
     /// # Errors
     ///

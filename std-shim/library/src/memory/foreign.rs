@@ -14,8 +14,7 @@ use std::ops::{Deref, Range};
 ///
 /// It makes requests like a [`RegisteredBuffer`](super::RegisteredBuffer), but has no methods to
 /// copy data in and out: the owner accesses the memory directly. Memory that a value owns, such as
-/// a
-/// `Vec<u8>`, needs no `unsafe`: see [`OwnedBuffer`](super::OwnedBuffer) and
+/// a `Vec<u8>`, needs no `unsafe`: see [`OwnedBuffer`](super::OwnedBuffer) and
 /// [`SharedBuffer`](super::SharedBuffer).
 ///
 /// ```
@@ -79,8 +78,9 @@ impl<R: Region> ForeignBuffer<R> {
     ///
     /// [`DeviceError::Deregister`]: a device refused, and another one then failed to deregister the
     /// memory, as if [`close`](Self::close) had failed. After any other error the memory is not
-    /// registered: no domains; no bytes; [`DeviceError::NoOnDemandPaging`]; a refusal of a device,
-    /// such as the limit of locked memory.
+    /// registered: no domains; no bytes; [`DeviceError::NoOnDemandPaging`];
+    /// [`DeviceError::RegionTooLong`], see [long memory](Registration#long-memory); another refusal
+    /// of a device, such as the limit of locked memory.
     ///
     /// # Safety
     ///

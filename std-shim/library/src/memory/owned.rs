@@ -64,16 +64,19 @@ use std::sync::Arc;
 ///
 /// - **Requests in flight**: take the memory back after its requests are reported. If it is taken
 ///   back earlier, a request that needs it fails with LOC_PROT_ERR, and a peer's request with
-///   REM_ACCESS_ERR, which ends the rail. A [`LocalBuffer`] may outlive the buffer; requests that
+///   REM_ACCESS_ERR, which ends the rail. Requests that were posted before on the same rail, and
+///   are not acknowledged yet, may fail first: over TCP with RETRY_EXC_ERR and vendor code 0x10
+///   ([`KEY_UNKNOWN`](crate::nic::vendor::KEY_UNKNOWN)). Those on other rails are flushed
+///   (WR_FLUSH_ERR). A [`LocalBuffer`] may outlive the buffer; requests that
 ///   name it then fail in the same way.
 /// - **INLINE** requests are refused: their bytes are copied by address, without a key. The buffer
 ///   therefore has a [device address](DEVICE_ADDRESSES), which is that of the memory plus 2^63.
 /// - **Drop**: a buffer that is dropped deregisters and frees its memory. If a device fails to
 ///   deregister it, the memory is never freed. A buffer that is forgotten (`mem::forget`) stays
 ///   registered. An endpoint may end before its buffers, or after them.
-/// - **Forks**: a child of `fork` cannot take its parent's memory back ([`DeviceError::Forked`]). On
-///   kernels that do not copy pinned pages at a fork, a NIC's registration removes whole pages from
-///   children, with what else is on them; a child must not touch or drop the buffer then.
+/// - **Forks**: a child of `fork` cannot take its parent's memory back ([`DeviceError::Forked`]).
+///   On kernels that do not copy pinned pages at a fork, a NIC's registration removes whole pages
+///   from children, with what else is on them; a child must not touch or drop the buffer then.
 ///   Page-aligned memory that fills its pages, such as an `MmapMut`, shares them with nothing.
 #[derive(Debug)]
 pub struct OwnedBuffer<M, R = MemoryRegion> {

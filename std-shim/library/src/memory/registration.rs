@@ -4,13 +4,46 @@
 use super::range::OutOfRange;
 use super::remote::{DeviceCountMismatch, RemoteBuffer};
 use crate::backend::{DeviceError, Domain, Region};
+use crate::trace;
 use polyrail_core::verbs::{AccessFlags, DeviceId, DeviceKeys};
 use polyrail_core::virtual_qp::MAX_RAILS;
 use polyrail_software_nic::RegionKeys;
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
+
+/// From this length on, devices that pin memory register it at the same time. To pin 1 MiB in pages
+/// of 4 KiB takes at least as long as to start a thread, some 20 us.
+const SLOW_BYTES: usize = 1 << 20;
 
 /// Address, length and keys of a registered buffer.
+///
+/// # Long memory
+///
+/// A registration is one region on each device, so it is at most as long as the shortest
+/// [limit](Domain::max_region_bytes) of its devices. Longer memory is
+/// [`DeviceError::RegionTooLong`]. Few devices have such a limit: the drivers mlx4, mlx5 and rxe
+/// report none.
+///
+/// Longer memory needs several registrations with different keys, and a request has to stay within
+/// one of them at each end. The library does not hide the parts. A request has one pair of keys for
+/// each device, and the engine cuts it into fragments by length alone. If the engine looked for the
+/// keys and the border of a part in each fragment, every request would pay for what only long
+/// memory needs. If the library split requests, a request that crosses a border would lose its one
+/// report and its place in the order.
+///
+/// # Devices that are gone
+///
+/// A device that was removed, or has failed for good ([`Domain::is_gone`]), registers nothing. The
+/// memory is then registered with the other devices, at least one, and the keys of the device are
+/// zeros. If rails are re-routed, requests go on with the rails that are left: those of the device are
+/// out of service, and do not return. Without re-routing, a connection with such a device fails at
+/// its next request there, because the keys are invalid. A registration without a device is
+/// [reported](crate::trace).
+///
+/// A device that was removed, but has not reported that yet, refuses, and the registration fails. Try
+/// again: [`Domain::is_gone`] is true once the device has reported it.
 #[derive(Debug)]
 pub struct Registration<R> {
     held: Arc<Held<R>>,
@@ -29,27 +62,52 @@ impl<R: Region> Registration<R> {
     /// Registers with every domain. `addr` is the address by which requests name the first of
     /// `length` bytes.
     ///
-    /// If a device refuses, the other registrations are undone. If that fails, too, the error is
+    /// Devices that [pin memory](Domain::pins_memory) register long memory at the same time,
+    /// because that takes each of them seconds for some ten GiB.
+    ///
+    /// If a device refuses, the other registrations are undone, unless the device is
+    /// [gone](Self#devices-that-are-gone) and another one is not. If that fails, too, the error is
     /// [`DeviceError::Deregister`].
     pub(super) fn new<D: Domain<Region = R>>(
         (addr, length): (u64, usize),
         access: AccessFlags,
         domains: &[&D],
-        register: impl Fn(&D) -> Result<(R, RegionKeys), DeviceError>,
+        register: impl Fn(&D) -> Result<(R, RegionKeys), DeviceError> + Sync,
     ) -> Result<Self, DeviceError> {
         if domains.is_empty() {
             return Err(DeviceError::NoDevice);
         }
+        let permitted =
+            |domain: &&D| permits(*domain, access).or_else(|error| without(*domain, error));
+        domains.iter().try_for_each(permitted)?;
+        let is_slow = |domain: &&&D| length >= SLOW_BYTES && domain.pins_memory();
+        let registered = match domains.iter().filter(is_slow).count() {
+            0 | 1 => one_by_one(domains, register),
+            _ => at_the_same_time(domains, register),
+        };
+        // A device may report its end after `one_by_one` stopped at it. The domains behind it were
+        // not asked, so the error stays.
+        let is_whole = registered.len() == domains.len();
         let mut regions = Vec::with_capacity(domains.len());
         let mut keys = Vec::with_capacity(domains.len());
-        for &domain in domains {
-            match permits(domain, access).and_then(|()| register(domain)) {
+        let mut refused = None;
+        let mut gone = None;
+        for (registered, domain) in registered.into_iter().zip(domains) {
+            match registered {
                 Ok((region, its_keys)) => {
                     regions.push(region);
                     keys.push(its_keys);
                 }
-                Err(error) => return Err(close_all(regions).err().unwrap_or(error)),
+                Err(error) if is_whole && domain.is_gone() => {
+                    trace::not_registered(domain.device_name(), &error);
+                    gone.get_or_insert(error);
+                    keys.push(RegionKeys { device: domain.device_id(), lkey: 0, rkey: 0 });
+                }
+                Err(error) => _ = refused.get_or_insert_with(|| explained(*domain, length, error)),
             }
+        }
+        if let Some(error) = refused.or(gone.filter(|_| regions.is_empty())) {
+            return Err(close_all(regions).err().unwrap_or(error));
         }
         Ok(Self { held: Arc::new(Held { regions, keys }), addr, length })
     }
@@ -58,6 +116,58 @@ impl<R: Region> Registration<R> {
     pub(super) fn close(self) -> Result<(), DeviceError> {
         Arc::into_inner(self.held).map_or(Ok(()), |held| close_all(held.regions))
     }
+}
+
+/// Registers with one domain after the other, until one refuses that is not gone.
+fn one_by_one<D: Domain, T>(
+    domains: &[&D],
+    register: impl Fn(&D) -> Result<T, DeviceError>,
+) -> Vec<Result<T, DeviceError>> {
+    let mut all = Vec::with_capacity(domains.len());
+    for domain in domains {
+        all.push(register(domain));
+        if all.last().is_some_and(Result::is_err) && !domain.is_gone() {
+            break;
+        }
+    }
+    all
+}
+
+/// Registers with all domains, each on a thread of its own, as far as there are threads. The
+/// results have the order of the domains.
+fn at_the_same_time<D: Sync, T: Send>(
+    domains: &[&D],
+    register: impl Fn(&D) -> Result<T, DeviceError> + Sync,
+) -> Vec<Result<T, DeviceError>> {
+    let register = &register;
+    let Some((own, others)) = domains.split_first() else { return Vec::new() };
+    thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(others.len());
+        for &domain in others {
+            let thread = thread::Builder::new().name("polyrail-register".into());
+            threads.push(thread.spawn_scoped(scope, move || register(domain)));
+        }
+        let mut all = vec![register(own)];
+        for (thread, domain) in threads.into_iter().zip(others) {
+            all.push(match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(_) => register(domain),
+            });
+        }
+        all
+    })
+}
+
+/// Returns a device's refusal to register this length, with the limit if the length exceeds it. The
+/// numbers by which drivers refuse have other meanings, too. The device is asked first, because a
+/// driver may register more than it reports.
+fn explained<D: Domain>(domain: &D, length: usize, error: DeviceError) -> DeviceError {
+    let (length, limit) = (length as u64, domain.max_region_bytes());
+    if length <= limit {
+        return error;
+    }
+    let device = domain.device_name().into();
+    DeviceError::RegionTooLong { device, length, limit, source: Box::new(error) }
 }
 
 /// Refuses access flags that the device does not support, or whose meaning depends on the device.
@@ -69,6 +179,11 @@ fn permits<D: Domain>(domain: &D, access: AccessFlags) -> Result<(), DeviceError
         return Err(DeviceError::NoOnDemandPaging { device: domain.device_name().into() });
     }
     Ok(())
+}
+
+/// Ignores the error of a device that is gone.
+fn without<D: Domain>(domain: &D, error: DeviceError) -> Result<(), DeviceError> {
+    if domain.is_gone() { Ok(()) } else { Err(error) }
 }
 
 /// Closes all regions, even if one fails; returns the first error.
@@ -108,7 +223,8 @@ impl<R> Registration<R> {
         self.addr
     }
 
-    /// Returns the keys on every device, in the order of the domains.
+    /// Returns the keys on every device, in the order of the domains; zeros for devices that are
+    /// [gone](Self#devices-that-are-gone).
     pub fn keys(&self) -> &[RegionKeys] {
         &self.held.keys
     }
@@ -129,7 +245,8 @@ impl<R> Registration<R> {
         self.keys().iter().map(keys).collect()
     }
 
-    /// Returns the regions, in the order of the domains.
+    /// Returns the regions, in the order of the domains, without devices that are
+    /// [gone](Self#devices-that-are-gone).
     pub fn regions(&self) -> &[R] {
         &self.held.regions
     }
@@ -191,44 +308,12 @@ pub fn keys_toward<'k>(
 
 /// Returns the number of different device pairs, if rails use the devices of each end in turn.
 fn device_pairs(local: usize, remote: usize) -> usize {
-    if local == remote {
-        return local;
+    if local == remote || local == 0 || remote == 0 {
+        return local.min(remote);
     }
     let of_all_rails = (1..=MAX_RAILS).find(|rails| rails % local == 0 && rails % remote == 0);
     of_all_rails.unwrap_or(MAX_RAILS)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::RegisteredBuffer;
-    use polyrail_software_nic::{DeviceConfig, Fabric};
-
-    #[test]
-    fn keys_pair_up_by_the_place_of_the_device() {
-        let fabric = Fabric::threaded();
-        let domains: Vec<_> = ["a", "b", "c"]
-            .map(|name| fabric.create_device(DeviceConfig::named(name)).alloc_pd().unwrap())
-            .into();
-        let access = AccessFlags::LOCAL_WRITE;
-        let here = RegisteredBuffer::new(64, access, &[&domains[0]]).unwrap();
-        let there = RegisteredBuffer::new(64, access, &[&domains[1], &domains[2]]).unwrap();
-        let keys = there.toward(&there.remote()).unwrap();
-        assert_eq!(keys[1].device, domains[2].device().id());
-        assert_eq!(keys[1].rkey, there.keys()[1].rkey);
-        let keys = here.toward(&there.remote()).unwrap();
-        let pairs: Vec<_> = keys.iter().map(|keys| (keys.lkey, keys.rkey)).collect();
-        let [own] = here.keys() else { panic!("one") };
-        assert_eq!(pairs, [0, 1].map(|far| (own.lkey, there.keys()[far].rkey)));
-        let back = there.toward(&here.remote()).unwrap();
-        let pairs: Vec<_> = back.iter().map(|keys| (keys.lkey, keys.rkey)).collect();
-        assert_eq!(pairs, [0, 1].map(|near| (there.keys()[near].lkey, own.rkey)));
-        // Limited to the number of rails, whatever the peer sends.
-        let many = RemoteBuffer { addr: 0, length: 1, rkeys: vec![0; 1000] };
-        assert_eq!(there.toward(&many).unwrap().len(), MAX_RAILS);
-        let none = RemoteBuffer { rkeys: vec![], ..many };
-        let mismatch = DeviceCountMismatch { local: 1, remote: 0 };
-        assert_eq!(here.toward(&none), Err(mismatch));
-        assert_eq!(here.local_keys()[0].lkey, here.keys()[0].lkey);
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@ use polyrail_software_nic::{
     ProtectionDomain, QpCap, QpInit, QueuePair, RegionKeys, SharedReceiveQueue,
 };
 use std::iter;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 
 impl Domain for ProtectionDomain {
@@ -41,6 +42,10 @@ impl Domain for ProtectionDomain {
         self.device().limits().max_srq_wr
     }
 
+    fn max_region_bytes(&self) -> u64 {
+        self.device().limits().max_mr_size
+    }
+
     /// Returns all ports of the device. They have no LIDs and no GID table.
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
         let device = self.device();
@@ -62,6 +67,17 @@ impl Domain for ProtectionDomain {
         }
         let found = self.ports()?.into_iter().find(|port| port.number == number);
         found.ok_or(DeviceError::NoPort { port: number })
+    }
+
+    fn is_gone(&self) -> bool {
+        self.device().is_gone()
+    }
+
+    /// Returns the line rate of the device, which its ports share. It is at least 1 if it is limited.
+    fn port_mbps(&self, number: u8) -> Result<u32, DeviceError> {
+        self.port(number)?;
+        let megabits = |bytes: NonZeroU64| (bytes.get() / 125_000).clamp(1, u32::MAX.into()) as u32;
+        Ok(self.device().bytes_per_second().map_or(0, megabits))
     }
 
     fn event_cursor(&self) -> EventCursor {
@@ -111,6 +127,10 @@ impl Domain for ProtectionDomain {
 
     fn has_on_demand_paging(&self) -> Result<bool, DeviceError> {
         Ok(self.device().limits().on_demand_paging)
+    }
+
+    fn pins_memory(&self) -> bool {
+        false
     }
 
     unsafe fn register_memory(

@@ -137,6 +137,12 @@ macro_rules! optional {
 optional!(sender, SenderCard, "SenderFields");
 optional!(receiver, ReceiverCard, "ReceiverFields");
 
+/// Whether this is the version of an end that takes nothing back.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
+const fn is_none(version: &u32) -> bool {
+    *version == 0
+}
+
 /// A [`SenderCard`] as it travels.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "SenderCard", rename_all = "camelCase", deny_unknown_fields)]
@@ -180,6 +186,8 @@ struct PortsFields {
     rails: u8,
     slots: u16,
     reroutes: bool,
+    #[serde(default, skip_serializing_if = "is_none")]
+    cancel_version: u32,
     devices: [u8; MAX_RAILS],
     max_message: [u32; MAX_RAILS],
 }

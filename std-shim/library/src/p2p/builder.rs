@@ -1,12 +1,13 @@
 //! Options of a message endpoint.
 
 use super::message::End;
-use crate::backend::ConnectOptions;
-use crate::endpoint::StandbyDevices;
-use crate::heal::Healing;
+use crate::backend::{ConnectOptions, Domain};
+use crate::endpoint::{RailWeights, StandbyDevices, WeightOptions};
+use crate::heal::{CANCEL_GRACE, Healing};
 use polyrail_core::p2p::{EntryForm, SplitPolicy};
 use polyrail_core::virtual_qp::RailFailure;
 use std::borrow::Borrow;
+use std::time::Duration;
 
 /// Options of a [`P2pEndpoint`](super::P2pEndpoint), which [`build`](Self::build) builds.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +24,9 @@ pub struct P2pBuilder {
     pub(super) reroutes: bool,
     pub(super) min_rails: u8,
     pub(super) standby_devices: StandbyDevices,
+    pub(super) weights: WeightOptions,
     pub(super) healing: Healing,
+    pub(super) cancel_grace: Duration,
     pub(super) options: ConnectOptions,
     /// The completion vector; `None`: completion queues are only polled.
     pub(super) comp_vector: Option<u32>,
@@ -52,7 +55,9 @@ impl P2pBuilder {
             reroutes: false,
             min_rails: 1,
             standby_devices: StandbyDevices::default(),
+            weights: WeightOptions::default(),
             healing: Healing::default(),
+            cancel_grace: CANCEL_GRACE,
             options: ConnectOptions { rnr_retry: FOREVER, ..ConnectOptions::default() },
             comp_vector: None,
         }
@@ -84,7 +89,8 @@ impl P2pBuilder {
         self.only.is_none_or(|only| only == end)
     }
 
-    /// Sets how long messages are split over rails.
+    /// Sets how long messages are split over rails. Other policies than [`SplitPolicy::Even`], the
+    /// default, are used as they are; with `Even`, [`rail_weights`](Self::rail_weights) decide.
     #[must_use]
     pub fn split(self, split: SplitPolicy) -> Self {
         Self { split, ..self }
@@ -142,15 +148,32 @@ impl P2pBuilder {
     }
 
     /// Sets the devices that stand by, by their positions among the devices that
-    /// [`build`](Self::build) is given, counted from 0. Their rails carry nothing new while a rail of
-    /// another device is in service: see [standby
+    /// [`build`](Self::build) is given, counted from 0. Their rails carry nothing new while a rail
+    /// of another device is in service: see [standby
     /// rails](polyrail_core::p2p::Sender#standby-rails) and [the page about
-    /// rails](crate::rails#standby-rails). None by default. The two ends may differ: each decides for
-    /// what it sends. It needs [`RailFailure::Reroute`]; `build` refuses all devices, and a position
-    /// that no device has.
+    /// rails](crate::rails#standby-rails). None by default. The two ends may differ: each decides
+    /// for what it sends. It needs [`RailFailure::Reroute`]; `build` refuses all devices, and a
+    /// position that no device has.
     #[must_use]
     pub fn standby_devices(self, positions: impl IntoIterator<Item: Borrow<usize>>) -> Self {
         Self { standby_devices: StandbyDevices::new(positions), ..self }
+    }
+
+    /// Sets what decides how much of the data each rail carries; [`RailWeights::Auto`] by default.
+    /// The two ends may differ: each decides for what it sends.
+    #[must_use]
+    pub fn rail_weights(self, weights: RailWeights) -> Self {
+        Self { weights: self.weights.with_weights(weights), ..self }
+    }
+
+    /// Sets the rate of a device's ports in Mbit/s, in place of the rate that the device reports; 0:
+    /// the reported one. Only the ratios matter. Devices that the endpoint does not use have no
+    /// effect, but [`build`](Self::build) refuses rates of more than
+    /// [`MAX_DEVICES`](crate::endpoint::MAX_DEVICES).
+    #[must_use]
+    pub fn device_mbps<D: Domain>(self, device: &D, mbps: u32) -> Self {
+        let weights = self.weights.with_device_mbps(device.device_id(), mbps);
+        Self { weights, ..self }
     }
 
     /// Sets how the endpoint repairs rails that failed; it does so only with
@@ -160,6 +183,14 @@ impl P2pBuilder {
     #[must_use]
     pub fn healing(self, healing: Healing) -> Self {
         Self { healing, ..self }
+    }
+
+    /// Sets how long messages that are [taken back](super::P2pMember::cancel_send) wait for what they
+    /// have in flight before their queue pairs are fenced: 500 us by default. As
+    /// [`EndpointBuilder::cancel_grace`](crate::endpoint::EndpointBuilder::cancel_grace).
+    #[must_use]
+    pub fn cancel_grace(self, cancel_grace: Duration) -> Self {
+        Self { cancel_grace, ..self }
     }
 
     /// Sets MTU, timeouts, retries and packet fields of the connections. `rnr_retry` should stay 7,

@@ -6,7 +6,7 @@ use super::member::P2pMember;
 use super::message::{End, HealingLink, QueuePairId};
 use crate::backend::{Connecting, DeviceError, Domain};
 use crate::heal::Detected;
-use crate::queue_pair::{Joined, RailAddress, join, retry};
+use crate::queue_pair::{Apart, Joined, RailAddress, join, retry};
 use crate::trace;
 use polyrail_core::hardware::QueuePair;
 use polyrail_core::verbs::DeviceId;
@@ -150,8 +150,9 @@ impl<D: Domain> P2pMember<D> {
         Ok(())
     }
 
-    /// Continues to connect the queue pairs that are not connected yet. Begins with fewer if that is
-    /// possible. Returns whether the member is connected, or queue pairs are still being connected.
+    /// Continues to connect the queue pairs that are not connected yet. Begins with fewer if that
+    /// is possible. Returns whether the member is connected, or queue pairs are still being
+    /// connected.
     fn connect_all(&mut self, peer: &P2pAddress) -> Result<bool, P2pConnectError> {
         let ends = [(End::Sender, &peer.receiving), (End::Receiver, &peer.sending)];
         let theirs = ends.into_iter().flat_map(|(end, theirs)| {
@@ -212,16 +213,21 @@ impl<D: Domain> P2pMember<D> {
         }
         for ((queue_pair, theirs), qp) in theirs.iter().enumerate().zip(self.queue_pairs(end)) {
             let own = self.rail_address(qp, queue_pair);
-            let here_is_tcp = own.is_tcp();
-            if here_is_tcp != theirs.address.is_tcp() {
-                let device = self.device_at(queue_pair);
-                return Err(P2pConnectError::Backends { end, queue_pair, device, here_is_tcp });
-            }
-            if !own.meets(&theirs.address) {
-                let (here, peer) = (own.gid, theirs.address.gid);
-                let device = self.device_at(queue_pair);
-                return Err(P2pConnectError::Gids { end, queue_pair, device, here, peer });
-            }
+            let Some(apart) = own.apart(&theirs.address) else { continue };
+            let device = self.device_at(queue_pair);
+            let (here, peer) = (own.gid, theirs.address.gid);
+            return Err(match apart {
+                Apart::Backends { here_is_tcp } => {
+                    P2pConnectError::Backends { end, queue_pair, device, here_is_tcp }
+                }
+                Apart::LinkLayers { here_is_infiniband } => {
+                    P2pConnectError::LinkLayers { end, queue_pair, device, here_is_infiniband }
+                }
+                Apart::Gids => P2pConnectError::Gids { end, queue_pair, device, here, peer },
+                Apart::Loopback => {
+                    P2pConnectError::Loopback { end, queue_pair, device, here, peer }
+                }
+            });
         }
         Ok(())
     }

@@ -60,7 +60,7 @@ impl P2pBuilder {
     ) -> Result<P2pEndpoint<D>, P2pBuildError> {
         let mut shared = Shared::new(*self, &listed(domains), 1)?;
         let others: &mut [EngineSender<D::Qp>] = &mut [];
-        Ok(P2pEndpoint { member: shared.open(0, others)?, shared })
+        Ok(P2pEndpoint { member: shared.open(0, None, others)?, shared })
     }
 }
 

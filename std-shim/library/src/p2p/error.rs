@@ -2,7 +2,7 @@
 
 use super::message::End;
 use super::sizes::QUEUE_PAIRS;
-use crate::backend::{ConnectOptionError, DeviceError, Gid};
+use crate::backend::{ConnectOptionError, DeviceError, Gid, link_layers};
 use crate::endpoint::{self, NamedRailError};
 use crate::queue_pair::backends;
 use polyrail_core::p2p::{self, CardError, Failure, PoolError, TooManyKeys};
@@ -34,9 +34,17 @@ pub enum P2pBuildError {
     /// The engine refused.
     #[error(transparent)]
     Engine(#[from] p2p::BuildError),
-    /// The engine refused a device's pool of receives.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
+    /// A device's shared receive queue has no room for another member that receives: see
+    /// [capacities](super::P2pEndpointSet#capacities).
+    #[error(
+        "the shared receive queue of device {device} has no room for another member that receives"
+    )]
+    Pool {
+        /// The device's name.
+        device: String,
+        /// Receives that are needed, and that are left.
+        source: PoolError,
+    },
     /// The set is full.
     #[error("the set is full: it was built for {most} members")]
     Members {
@@ -55,8 +63,8 @@ pub enum P2pBuildError {
 }
 
 impl P2pBuildError {
-    /// Whether the system has no file descriptor left for the endpoint, which is temporary. Over TCP,
-    /// each completion queue has one.
+    /// Whether the system has no file descriptor left for the endpoint, which is temporary. Over
+    /// TCP, each completion queue has one.
     pub const fn lacks_descriptor(&self) -> bool {
         let Self::Rails(endpoint::BuildError::Device { source, .. }) = self else { return false };
         source.lacks_descriptor()
@@ -114,7 +122,9 @@ pub enum P2pConnectError {
     },
     /// The i-th queue pair connects to the peer's i-th queue pair, so both ends need the same
     /// number.
-    #[error("{end}: {here} queue pairs here, {peer} at the peer")]
+    #[error(
+        "{end}: {here} queue pairs here, {peer} at the peer: the two ends need the same rails and queue_pairs_per_rail"
+    )]
     QueuePairs {
         /// The end of this endpoint.
         end: End,
@@ -135,6 +145,18 @@ pub enum P2pConnectError {
         /// Whether the end here is the one over TCP.
         here_is_tcp: bool,
     },
+    /// One of two ports is InfiniBand, and the other is Ethernet.
+    #[error("{end}: queue pair {queue_pair} (device {device}): {}", link_layers(*here_is_infiniband))]
+    LinkLayers {
+        /// The end of this endpoint.
+        end: End,
+        /// Index of the queue pair.
+        queue_pair: usize,
+        /// Its device's name.
+        device: String,
+        /// Whether the port here is the one of InfiniBand.
+        here_is_infiniband: bool,
+    },
     /// Two ports have addresses of different IP versions, so they cannot reach each other.
     #[error(
         "{end}: queue pair {queue_pair} (device {device}): {} here ({here}), {} at the peer ({peer})",
@@ -142,6 +164,22 @@ pub enum P2pConnectError {
         peer.kind()
     )]
     Gids {
+        /// The end of this endpoint.
+        end: End,
+        /// Index of the queue pair.
+        queue_pair: usize,
+        /// Its device's name.
+        device: String,
+        /// GID of its port here.
+        here: Gid,
+        /// GID of its port at the peer.
+        peer: Gid,
+    },
+    /// The port here is a loopback, which reaches only this host, and the peer is on another host.
+    #[error(
+        "{end}: queue pair {queue_pair} (device {device}): loopback here ({here}), {peer} at the peer, which is on another host"
+    )]
+    Loopback {
         /// The end of this endpoint.
         end: End,
         /// Index of the queue pair.
@@ -176,8 +214,8 @@ pub enum P2pConnectError {
 }
 
 impl P2pConnectError {
-    /// Whether the same call may succeed later, because a port is down, no path to the peer is found,
-    /// or the system can start no thread that connects a queue pair.
+    /// Whether the same call may succeed later, because a port is down, no path to the peer is
+    /// found, or the system can start no thread that connects a queue pair.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Modify { source, .. } if source.may_pass())
     }

@@ -8,14 +8,20 @@ use super::pools::{ACCOUNT, Pools};
 use super::rail_log::RailLog;
 use super::sizes::{EngineReceiver, EngineSender, PageWords, RAILS, receiver_index, sender_index};
 use crate::backend::{Connect, ConnectOptions, Connecting, DeviceError, Domain, Port, QpCap};
-use crate::endpoint::{MOST_GRANTED, most_requests, refused};
-use crate::heal::{Healer, SilenceWatch};
+use crate::endpoint::{MOST_GRANTED, Weights, most_requests, refused};
+use crate::heal::{Cancels, Healer, SilenceWatch};
 use crate::memory::{Pages, RegionKeys};
 use crate::queue_pair::{Joined, Place, RailAddress, random_psn, steps};
 use polyrail_core::hardware::{CompletionQueue, QueuePair};
-use polyrail_core::p2p::{Mask, Pool, ReceiverConfig, Region, SenderConfig};
+use polyrail_core::p2p::{Mask, Pool, ReceiverConfig, Region, SenderConfig, SplitPolicy};
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The number that distinguishes the next member from all other connections of this process. It is
+/// above the numbers of virtual queue pairs, which have 32 bits, so that one source of metrics can
+/// have connections of both kinds.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1 << 32);
 
 type Receiving<D> = Box<EngineReceiver<<D as Domain>::Qp, <D as Domain>::Srq>>;
 
@@ -40,7 +46,9 @@ impl<D: Domain> Make<'_, D> {
         let psn = random_psn().map_err(|source| refused(first, source))?;
         let mut regions = Vec::new();
         let sends = self.builder.has(End::Sender);
-        let sender = sends.then(|| self.sender(cqs, number, &mut regions)).transpose()?;
+        let weights = self.weights().filter(|_| sends);
+        let sender = || self.sender(cqs, (number, weights.as_ref()), &mut regions);
+        let sender = sends.then(sender).transpose()?;
         let receives = self.builder.has(End::Receiver);
         let receiver =
             receives.then(|| self.receiver(cqs, pools, (number, psn), &mut regions)).transpose()?;
@@ -52,15 +60,18 @@ impl<D: Domain> Make<'_, D> {
             sender,
             receiver,
             number,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             places: self.places.to_vec(),
             rails: self.builder.rails,
             psn,
             options: self.builder.options,
             min_rails: self.builder.min_rails,
+            weights,
             joined: Joined::new(),
             names: self.domains.iter().map(name).collect(),
             log: RailLog::new(qp, self.builder.healing.rail_timeout),
             healer: self.healer(),
+            cancels: Cancels::new(self.builder.cancel_grace),
             flush_silence: SilenceWatch::new(),
             regions,
         })
@@ -72,11 +83,11 @@ impl<D: Domain> Make<'_, D> {
     fn sender(
         &self,
         cqs: &[D::Cq],
-        number: u16,
+        (number, weights): (u16, Option<&Weights>),
         regions: &mut Vec<D::Region>,
     ) -> Result<Box<EngineSender<D::Qp>>, P2pBuildError> {
         let ring = self.region(EngineSender::<D::Qp>::REGION_WORDS, regions)?;
-        let made = EngineSender::new(self.sender_config(number), self.sending(cqs)?, ring);
+        let made = EngineSender::new(self.sender_config(number, weights), self.sending(cqs)?, ring);
         Ok(Box::new(made?))
     }
 
@@ -93,7 +104,10 @@ impl<D: Domain> Make<'_, D> {
         let flushing = self.flushing(cqs, psn)?;
         // Last, so that a driver's error does not lose the accounts. An error of the engine below
         // loses them, but the engine would refuse every member alike.
-        let accounts = pools.open()?;
+        let accounts = pools.open().map_err(|(at, source)| {
+            let device = self.domains[at].device_name().to_owned();
+            P2pBuildError::Pool { device, source }
+        })?;
         let config = self.receiver_config(number);
         let made = EngineReceiver::new(config, receiving, flushing, accounts, records);
         Ok(Box::new(made?))
@@ -105,12 +119,20 @@ impl<D: Domain> Make<'_, D> {
         self.builder.reroutes.then(healer)
     }
 
-    fn sender_config(&self, number: u16) -> SenderConfig {
+    /// Returns what decides how much each rail carries; `None`: the builder's own split.
+    fn weights(&self) -> Option<Weights> {
+        let P2pBuilder { rails, split, weights, .. } = *self.builder;
+        let homes = &self.places[..rails];
+        let weights = || Weights::new::<D, D>(weights, homes, self.domains);
+        (split == SplitPolicy::Even).then(weights)
+    }
+
+    fn sender_config(&self, number: u16, weights: Option<&Weights>) -> SenderConfig {
         let P2pBuilder { split, split_threshold, separate_signal, entry_form, .. } = *self.builder;
         SenderConfig {
             virtual_qp_num: sender_index(number).into(),
             rails: self.builder.rails as u8,
-            split,
+            split: weights.map_or(split, |weights| split_policy(weights, self.standby())),
             split_threshold,
             separate_signal,
             entry_form,
@@ -234,6 +256,14 @@ impl<D: Domain> Make<'_, D> {
             Ok(qp)
         };
         (0..devices).map(make).collect()
+    }
+}
+
+/// Returns the split by these weights.
+pub(super) fn split_policy(weights: &Weights, standby: Mask) -> SplitPolicy {
+    match weights.bandwidth_mbps(|rail| standby.contains(rail)) {
+        Some(bandwidth_mbps) => SplitPolicy::LeastFinishTime { bandwidth_mbps },
+        None => SplitPolicy::Even,
     }
 }
 

@@ -7,7 +7,8 @@ use super::message::{End, QueuePairId};
 use super::rail_log::RailLog;
 use super::sizes::{EngineReceiver, EngineSender, RAILS, receiver_index, sender_index};
 use crate::backend::{ConnectOptions, Domain};
-use crate::heal::{Healer, SilenceWatch};
+use crate::endpoint::Weights;
+use crate::heal::{Cancels, Healer, SilenceWatch};
 use crate::queue_pair::{Joined, Place};
 use polyrail_core::p2p::{
     CallError, ConnectionEnd, Failure, FlushHandle, Received, RecvBuffer, RecvHandle, SendHandle,
@@ -28,6 +29,8 @@ pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
     pub(super) receiver: Option<Box<EngineReceiver<D::Qp, D::Srq>>>,
     /// Its number among the members that share completion queues.
     pub(super) number: u16,
+    /// Distinguishes it from all other connections of this process.
+    pub(super) id: u64,
     /// The place of the i-th queue pair of either direction.
     pub(super) places: Vec<Place>,
     /// Its rails, which the queue pairs of either direction belong to in turn.
@@ -35,6 +38,8 @@ pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
     pub(super) psn: u32,
     pub(super) options: ConnectOptions,
     pub(super) min_rails: u8,
+    /// What decides how much each rail carries; `None`: its user's own split.
+    pub(super) weights: Option<Weights>,
     /// The queue pairs that are connected, until enough are; and whether enough are.
     pub(super) joined: Joined<QueuePairId, P2pAddress>,
     pub(super) names: Vec<(DeviceId, String)>,
@@ -42,6 +47,8 @@ pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
     pub(super) log: RailLog,
     /// The state of the repair of its rails; `None` if rails are not re-routed.
     pub(super) healer: Option<Box<Healer<QueuePairId, D::Qp, RAILS>>>,
+    /// The messages and receives that are being taken back.
+    pub(super) cancels: Cancels,
     /// The watch over the queue pairs for flushes.
     pub(super) flush_silence: SilenceWatch<MAX_RAILS>,
     /// The protocol's own memory. Last: queue pairs are destroyed before it is deregistered.
@@ -51,6 +58,9 @@ pub struct P2pMember<D: Domain = nic::ProtectionDomain> {
 impl<D: Domain> P2pMember<D> {
     /// Offers 1 to 8 buffers to the peer as one receive; the peer's next message, or each of its
     /// parts, is written to one of them.
+    ///
+    /// If the peer has another offer already, one of the next polls sends this one, with the other
+    /// offers since the last one: then receives of one buffer share a request.
     ///
     /// # Errors
     ///
@@ -165,6 +175,10 @@ impl<D: Domain> P2pMember<D> {
     /// Returns the state of the connection: [`QpState::Error`] as soon as one of its ends has
     /// failed, which [`failure`](Self::failure) explains. The other end may still transfer
     /// messages.
+    ///
+    /// Unless rails are [re-routed](super::P2pBuilder::rail_failure), only a request that fails
+    /// shows that the peer called [`give_up`](super::P2pEndpoint::give_up): an idle member stays
+    /// [`QpState::Ready`], and accepts [`isend`](Self::isend). Watch the link to the peer.
     pub fn state(&self) -> QpState {
         let has_failed = [End::Sender, End::Receiver].map(|end| self.failure_of(end).is_some());
         let is_in_service = |end: End| {
@@ -219,9 +233,17 @@ impl<D: Domain> P2pMember<D> {
     /// Iterates over the counters of each queue pair: first the sender's queue pairs, then the
     /// receiver's.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> {
-        let Self { sender, receiver, .. } = self;
-        let sent = (0..).map_while(|at| sender.as_ref()?.counters(at));
-        sent.chain((0..).map_while(|at| receiver.as_ref()?.counters(at)))
+        let sent = (0..).map_while(|place| self.queue_pair_counters(End::Sender, place));
+        sent.chain((0..).map_while(|place| self.queue_pair_counters(End::Receiver, place)))
+    }
+
+    /// Returns the counters of a queue pair of one end; `None` if the member lacks the end, or
+    /// `place` is out of range.
+    pub(crate) fn queue_pair_counters(&self, end: End, place: usize) -> Option<RailCounters> {
+        match end {
+            End::Sender => self.sender.as_ref()?.counters(place),
+            End::Receiver => self.receiver.as_ref()?.counters(place),
+        }
     }
 
     /// Fails the connection: incomplete messages fail, once it is [drained](Self::is_drained).

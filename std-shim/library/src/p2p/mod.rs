@@ -93,11 +93,13 @@
 // `sizes` has the parameters of the engine's types. `builder` has the options; `make` builds
 // members from them, with their queue pairs, and the resources that they share (`shared`, with its
 // `pools`). `address` is the data for the peer, and `connect` connects two endpoints. `member` has
-// the operations of an `endpoint` or a `set`. `repair` is what `heal` needs to repair rails, with
-// names for its messages in `message`. `report` keeps events (`rail_log`) and emits them.
+// the operations of an `endpoint` or a `set`, and `cancel` takes them back. `repair` is what `heal`
+// needs to repair rails, with names for its messages in `message`. `report` keeps events
+// (`rail_log`) and emits them.
 
 mod address;
 mod builder;
+mod cancel;
 mod connect;
 mod endpoint;
 mod error;
@@ -122,8 +124,8 @@ pub use message::{
     End, EndControl, HealingLink, HealingMessage, NotHandled, QueuePairId, ReplacementAddress,
 };
 pub use polyrail_core::p2p::{
-    CallError, EntryForm, Failure, FlushHandle, MAX_BUFFERS, NotNow, PoolError, ProtocolError,
-    Received, RecvBuffer, RecvHandle, SendHandle, SplitPolicy,
+    CallError, CancelError, EntryForm, Failure, FlushHandle, MAX_BUFFERS, NotNow, PoolError,
+    ProtocolError, Received, RecvBuffer, RecvHandle, SendHandle, SplitPolicy,
 };
 pub use set::{P2pEndpointSet, P2pRemoveError};
 pub use sizes::{EngineReceiver, EngineSender, P2P_ROUTES, PageWords, QUEUE_PAIRS, SLOTS};

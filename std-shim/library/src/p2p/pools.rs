@@ -17,7 +17,11 @@ pub(super) struct Pools<S>(pub(super) Vec<(Pool, S)>);
 
 impl<S: ReceiveQueue + Clone> Pools<S> {
     /// Opens an account in every pool, or in none if one refuses.
-    pub(super) fn open(&mut self) -> Result<Vec<Account<S>>, PoolError> {
+    ///
+    /// # Errors
+    ///
+    /// The place of the device whose pool refused, and why.
+    pub(super) fn open(&mut self) -> Result<Vec<Account<S>>, (usize, PoolError)> {
         let mut accounts = Vec::with_capacity(self.0.len());
         for at in 0..self.0.len() {
             let (pool, queue) = &mut self.0[at];
@@ -25,7 +29,7 @@ impl<S: ReceiveQueue + Clone> Pools<S> {
                 Ok(account) => accounts.push(account),
                 Err(error) => {
                     self.close(accounts);
-                    return Err(error);
+                    return Err((at, error));
                 }
             }
         }

@@ -2,9 +2,10 @@
 
 use super::message::{End, QueuePairId};
 use super::sizes::RAILS;
-use crate::heal::{Detected, Losses};
+use crate::endpoint::NamedRailEvent;
+use crate::heal::{Added, Detected, Losses, RailHistory};
 use crate::trace::MessageEnd;
-use polyrail_core::virtual_qp::RailEvent;
+use polyrail_core::virtual_qp::RailEventKind;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -19,9 +20,9 @@ pub(super) struct RailLog {
     /// Whether the failure of the sending and of the receiving end was reported.
     pub(super) is_end_reported: [bool; 2],
     /// What happened to queue pairs, until the owner takes it.
-    events: VecDeque<(End, usize, RailEvent)>,
-    /// What was detected about queue pairs of both ends whose failure is not reported yet.
-    detected: [Option<Detected>; RAILS],
+    events: VecDeque<(End, usize, NamedRailEvent)>,
+    /// The histories of the queue pairs of both ends. Boxed: endpoints are moved.
+    histories: Box<[RailHistory]>,
     /// What the sending and the receiving end lost.
     losses: [Losses; 2],
     /// How long an end may have nothing but losses.
@@ -34,7 +35,7 @@ impl RailLog {
             qp,
             is_end_reported: [false; 2],
             events: VecDeque::new(),
-            detected: [None; RAILS],
+            histories: vec![RailHistory::new(Instant::now()); RAILS].into(),
             losses: Default::default(),
             rail_timeout,
         }
@@ -50,18 +51,25 @@ impl RailLog {
 
     /// Notes why a queue pair is failed.
     pub(super) fn note_detected(&mut self, rail: QueuePairId, detected: Detected) {
-        if let Some(known) = rail.place().and_then(|place| self.detected.get_mut(place)) {
-            *known = Some(detected);
+        if let Some(history) = rail.place().and_then(|place| self.histories.get_mut(place)) {
+            history.note_detected(detected);
         }
     }
 
-    /// Returns why a queue pair was failed, once.
-    pub(super) fn take_detected(&mut self, rail: QueuePairId) -> Option<Detected> {
-        self.detected.get_mut(rail.place()?)?.take()
+    /// Returns the history of a queue pair; `None` if no connection can have such a queue pair.
+    pub(super) fn history(&self, rail: QueuePairId) -> Option<&RailHistory> {
+        self.histories.get(rail.place()?)
+    }
+
+    /// Adds an event to the history of its queue pair.
+    pub(super) fn add(&mut self, rail: QueuePairId, kind: RailEventKind, at: Instant) -> Added {
+        let history = rail.place().and_then(|place| self.histories.get_mut(place));
+        let unknown = Added { detected: None, out_for: Duration::ZERO };
+        history.map_or(unknown, |history| history.add(kind, at))
     }
 
     /// Returns the oldest event that was not taken.
-    pub(super) fn take(&mut self) -> Option<(End, usize, RailEvent)> {
+    pub(super) fn take(&mut self) -> Option<(End, usize, NamedRailEvent)> {
         self.events.pop_front()
     }
 
@@ -76,7 +84,7 @@ impl RailLog {
     }
 
     /// Keeps an event until it is taken. If there are too many, the oldest is dropped.
-    pub(super) fn keep(&mut self, end: End, place: usize, event: RailEvent) {
+    pub(super) fn keep(&mut self, end: End, place: usize, event: NamedRailEvent) {
         if self.events.len() == MOST_EVENTS {
             self.events.pop_front();
         }

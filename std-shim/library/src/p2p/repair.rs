@@ -1,6 +1,7 @@
 //! How the queue pairs of both directions are repaired: what [repair](crate::heal) needs from a
 //! message endpoint.
 
+use super::make::split_policy;
 use super::member::P2pMember;
 use super::message::{End, EndControl, HealingLink, QueuePairId};
 use super::shared::Shared;
@@ -8,14 +9,16 @@ use super::sizes::{EngineSender, QUEUE_PAIRS, RAILS};
 use crate::backend::{
     Connect, ConnectOptions, Connecting, DeviceError, DeviceEvent, Domain, EventCursor, Port,
 };
+use crate::endpoint::Carrying;
 use crate::heal::{
     Carried, Detected, Look, Passed, Proof, RepairStep, Repaired, ReplacementAddress, Waiting,
 };
 use crate::queue_pair::{Place, RailAddress};
+use crate::trace::{self, MessageEnd};
 use polyrail_core::p2p::ConnectionEnd;
 use polyrail_core::virtual_qp::{ControlError, MAX_RAILS, RailState, Rejected, ReplaceError};
 use std::error::Error;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A member and what it shares with others.
 struct Owned<'o, D: Domain, const ROUTES: usize> {
@@ -144,6 +147,17 @@ impl<D: Domain, const ROUTES: usize> Owned<'_, D, ROUTES> {
     fn is_failed(&self, end: End) -> bool {
         self.member.failure_of(end).is_some()
     }
+
+    /// Lets the weights of rails follow the rate of a port.
+    fn weigh(&mut self, device: usize, port: u8, mbps: u32) {
+        let P2pMember { sender: Some(sender), weights: Some(weights), .. } = &mut *self.member
+        else {
+            return;
+        };
+        weights.note((device, port), mbps);
+        let split = split_policy(weights, sender.config().standby);
+        sender.set_split(split);
+    }
 }
 
 impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
@@ -173,7 +187,8 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
     }
 
     fn is_whole(&self) -> bool {
-        !self.is_failed(End::Sender)
+        !self.member.is_taking_back()
+            && !self.is_failed(End::Sender)
             && !self.is_failed(End::Receiver)
             && Self::rails()
                 .all(|rail| self.state(rail).is_none_or(|(state, _)| state == RailState::InService))
@@ -189,12 +204,17 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
         self.member.queue_pair_state(end, index.into())
     }
 
-    fn carried(&self, QueuePairId { end, index }: QueuePairId) -> Carried {
+    fn is_out_on_purpose(&self, QueuePairId { end, index }: QueuePairId) -> bool {
         let P2pMember { sender, receiver, .. } = &*self.member;
-        let counters = match end {
-            End::Sender => sender.as_ref().and_then(|each| each.counters(index.into())),
-            End::Receiver => receiver.as_ref().and_then(|each| each.counters(index.into())),
-        };
+        let place = index.into();
+        match end {
+            End::Sender => sender.as_ref().is_some_and(|sender| sender.is_out_on_purpose(place)),
+            End::Receiver => receiver.as_ref().is_some_and(|each| each.is_out_on_purpose(place)),
+        }
+    }
+
+    fn carried(&self, QueuePairId { end, index }: QueuePairId) -> Carried {
+        let counters = self.member.queue_pair_counters(end, index.into());
         let counters = counters.unwrap_or_default();
         let completed = counters.completions.saturating_sub(counters.errors);
         Carried { posted: counters.send_requests, completed, acknowledged: completed }
@@ -245,15 +265,17 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
     /// Only messages that are sent wait, also those that no rail takes; a rail that returns and
     /// carries nothing is detected by what its failure reports as lost.
     fn waiting(&self, _: impl Fn(QueuePairId) -> Proof) -> Waiting<RAILS> {
-        let mut unfenced = [false; RAILS];
+        let (mut unfenced, mut on_purpose) = ([false; RAILS], [false; RAILS]);
         let (mut is_any_out, mut is_any_in_service) = (false, false);
         let sender = self.member.sender.as_deref().filter(|sender| sender.failure().is_none());
-        for (place, unfenced) in unfenced[..QUEUE_PAIRS].iter_mut().enumerate() {
+        for place in 0..QUEUE_PAIRS {
             let state = sender.and_then(|sender| sender.queue_pair_state(place));
             let Some((state, _)) = state else { break };
             let is_in_service = state == RailState::InService;
-            *unfenced = matches!(state, RailState::Draining | RailState::Fenced);
-            is_any_out |= !is_in_service;
+            unfenced[place] = matches!(state, RailState::Draining | RailState::Fenced);
+            on_purpose[place] = self.member.awaits_fence_on_purpose(place);
+            // A fence on purpose is no failure, and has a limit of its own.
+            is_any_out |= !is_in_service && !on_purpose[place];
             is_any_in_service |= is_in_service;
         }
         let waits = |sender: &EngineSender<_>| sender.under_way() > 0 || sender.waits_for_rail();
@@ -264,6 +286,7 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
             has_good_rail: is_any_in_service,
             acknowledged: if is_any_out { self.member.completed(End::Sender) } else { 0 },
             unfenced,
+            on_purpose,
         }
     }
 
@@ -296,6 +319,33 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
         }
     }
 
+    fn fence_cancelled(&mut self, now: Instant) {
+        self.member.fence_cancelled(now);
+    }
+
+    fn end_fence_on_purpose(&mut self, place: usize, waited: Duration) -> bool {
+        let index = match u8::try_from(place) {
+            // The receiver's queue pairs, which are behind the sender's, fence nothing by themselves.
+            Ok(index) if place < QUEUE_PAIRS => index,
+            _ => return false,
+        };
+        if !self.member.awaits_fence_on_purpose(place) {
+            return false;
+        }
+        let rail = QueuePairId { end: End::Sender, index };
+        if self.state(rail).is_some_and(|(state, _)| state == RailState::InService) {
+            self.fail_rail(rail, Detected::NotFenced(waited));
+            return true;
+        }
+        // What waits for its fence fails, and says why. Otherwise the queue pair counts as failed.
+        let carries = self.member.sender.as_ref().is_some_and(|sender| sender.under_way() > 0);
+        !carries && self.member.fail_queue_pair(rail)
+    }
+
+    fn note_detected(&mut self, rail: QueuePairId, detected: Detected) {
+        self.member.log.note_detected(rail, detected);
+    }
+
     fn device_gone(&mut self, device: usize) {
         for rail in Self::rails() {
             if self.place(rail).is_some_and(|place| place.device == device) {
@@ -326,6 +376,58 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
 
     fn port(&self, device: usize, number: u8) -> Result<Port, DeviceError> {
         self.shared.domains[device].port(number)
+    }
+
+    fn measure(&mut self, now: Instant) {
+        let P2pMember { sender: Some(sender), weights: Some(weights), rails, .. } =
+            &mut *self.member
+        else {
+            return;
+        };
+        if !weights.is_look_due(now) {
+            return;
+        }
+        let rails = *rails;
+        let has_changed = weights.look(now, |rail| {
+            let first = Some(usize::from(rail)).filter(|rail| *rail < rails)?;
+            let mut posted = 0u64;
+            for place in (first..sender.queue_pairs().len()).step_by(rails) {
+                // What one of a rail's queue pairs has lost was not carried.
+                let (state, _) = sender.queue_pair_state(place)?;
+                (state == RailState::InService).then_some(())?;
+                posted = posted.wrapping_add(sender.counters(place)?.bytes);
+            }
+            let in_flight = sender.bytes_in_flight(rail);
+            let completed = posted.saturating_sub(in_flight);
+            // A message is only sent to a buffer that the peer has offered.
+            Some(Carrying { completed, in_flight, is_held: false })
+        });
+        if has_changed {
+            let split = split_policy(weights, sender.config().standby);
+            sender.set_split(split);
+        }
+    }
+
+    fn follows_rates_of(&self, device: usize) -> bool {
+        self.member.weights.as_ref().is_some_and(|weights| weights.follows_rates_of(device))
+    }
+
+    fn read_rate(&mut self, device: usize, number: u8) {
+        if self.follows_rates_of(device)
+            && let Ok(mbps) = self.shared.domains[device].port_mbps(number)
+        {
+            self.weigh(device, number, mbps);
+        }
+    }
+
+    fn note_rate(&mut self, device: usize, number: u8) {
+        let domain = &self.shared.domains[device];
+        if let Ok(mbps) = domain.port_mbps(number) {
+            // Both ends use the port, and their events name the connection by the same number.
+            let MessageEnd { qp, .. } = self.member.log.end(End::Sender);
+            trace::port_speed(qp, domain.device_name(), number, mbps);
+            self.weigh(device, number, mbps);
+        }
     }
 
     fn options(&self) -> ConnectOptions {
@@ -386,6 +488,10 @@ impl<D: Domain, const ROUTES: usize> Repaired<RAILS> for Owned<'_, D, ROUTES> {
         match replaced.ok_or(NoQueuePair::NoEnd)? {
             Ok(old) => {
                 old.retire();
+                // The port may have come up at another rate.
+                if let Some(Place { device, port }) = self.member.places.get(place).copied() {
+                    self.read_rate(device, port.number);
+                }
                 Ok(())
             }
             Err(Rejected { error, queue_pair }) => {

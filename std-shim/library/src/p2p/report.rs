@@ -5,29 +5,52 @@ use super::member::P2pMember;
 use super::message::{End, QueuePairId};
 use crate::backend::Domain;
 use crate::endpoint::{NamedRailError, NamedRailEvent};
+use crate::heal::{Added, RailHistory};
 use crate::trace;
 use polyrail_core::p2p::{CallError, ConnectionEnd, Failure};
 use polyrail_core::virtual_qp::{RailEvent, RailEventKind};
 use std::error::Error;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 impl<D: Domain> P2pMember<D> {
     /// Returns the oldest unread event of a queue pair, with its end and its index there. At most
     /// 256 are kept; the oldest are dropped. There are none unless rails are re-routed.
     pub fn take_rail_event(&mut self) -> Option<(End, usize, RailEvent)> {
+        let (end, place, named) = self.take_named_rail_event()?;
+        Some((end, place, named.event))
+    }
+
+    /// Takes the same event as [`take_rail_event`](Self::take_rail_event), with its device's name
+    /// and what was detected.
+    pub fn take_named_rail_event(&mut self) -> Option<(End, usize, NamedRailEvent)> {
         self.log_events();
         self.log.take()
+    }
+
+    /// Returns what happened to a queue pair so far.
+    pub(crate) fn queue_pair_history(&self, id: QueuePairId) -> Option<&RailHistory> {
+        self.log.history(id)
+    }
+
+    /// Returns the rail that the queue pair in a place of either end belongs to.
+    pub(crate) const fn rail_of(&self, place: usize) -> usize {
+        if self.rails == 0 { 0 } else { place % self.rails }
+    }
+
+    /// Returns a number that no other connection of this process has or had.
+    pub(crate) const fn id(&self) -> u64 {
+        self.id
     }
 
     /// Reports the events of queue pairs and keeps them for the owner, then reports why an end
     /// failed.
     pub(super) fn log_events(&mut self) {
         while let Some((end, place, event)) = self.next_event() {
-            self.report_event(end, place, event);
+            let named = self.report_event(end, place, event);
             if let RailEventKind::Fenced { arrived, again } = event.kind {
                 self.fenced(end, arrived > 0, again > 0);
             }
-            self.log.keep(end, place, event);
+            self.log.keep(end, place, named);
         }
         for end in [End::Sender, End::Receiver] {
             if self.failure_of(end).is_some() {
@@ -61,11 +84,7 @@ impl<D: Domain> P2pMember<D> {
 
     /// Counts the successful completions of an end.
     pub(super) fn completed(&self, end: End) -> u64 {
-        let Self { sender, receiver, .. } = self;
-        let counters = (0..).map_while(|place| match end {
-            End::Sender => sender.as_ref()?.counters(place),
-            End::Receiver => receiver.as_ref()?.counters(place),
-        });
+        let counters = (0..).map_while(|place| self.queue_pair_counters(end, place));
         counters.map(|each| each.completions.saturating_sub(each.errors)).sum()
     }
 
@@ -104,14 +123,14 @@ impl<D: Domain> P2pMember<D> {
         }
     }
 
-    fn report_event(&mut self, end: End, place: usize, event: RailEvent) {
+    fn report_event(&mut self, end: End, place: usize, event: RailEvent) -> NamedRailEvent {
         let device = self.device_name(event.device).unwrap_or_default().to_owned();
-        let (at, out_for) = (Instant::now(), Duration::ZERO);
-        let has_failed = matches!(event.kind, RailEventKind::Failed { .. });
+        let at = Instant::now();
         let rail = QueuePairId { end, index: place as u8 };
-        let detected = has_failed.then(|| self.log.take_detected(rail)).flatten();
+        let Added { detected, out_for } = self.log.add(rail, event.kind, at);
         let named = NamedRailEvent { event, device, detected, at, out_for };
         trace::queue_pair_event(self.log.end(end), place, &event, &named.device, &named);
+        named
     }
 
     /// Reports a failed attempt to replace a queue pair.

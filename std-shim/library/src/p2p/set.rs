@@ -31,6 +31,11 @@ use std::time::{Duration, Instant};
 /// two rails. Members with [one direction](P2pBuilder::only) take half of that. There are at most
 /// `ROUTES / 2` members in any case.
 ///
+/// Each member that receives also reserves 512 receives of every device's shared receive queue. The
+/// software NIC and devices over TCP have room for 2048 such members, unless their
+/// [limits](nic::DeviceLimits) are changed. Real devices often have fewer: `max_srq_wr` of
+/// `ibv_devinfo -v`, divided by 512. Beyond that, [`add`](Self::add) refuses; use several sets.
+///
 /// # Example
 ///
 /// ```
@@ -170,11 +175,28 @@ impl<D: Domain, const ROUTES: usize> P2pEndpointSet<D, ROUTES> {
     ///
     /// The set or the routing table is full, or a device or the engine refuses. Nothing changed.
     pub fn add(&mut self) -> Result<usize, P2pBuildError> {
+        self.add_on(None)
+    }
+
+    /// Adds a member as [`add`](Self::add) does, whose rails use the devices in this order, such as
+    /// that of [`positions_in_pairs`](crate::pairing::positions_in_pairs). `order` are positions of
+    /// devices in the list with which the set was built. The member uses the devices in the order
+    /// of the list if `order` does not have each device with rails once, or if some devices have
+    /// more rails than others.
+    ///
+    /// # Errors
+    ///
+    /// As [`add`](Self::add).
+    pub fn add_in_order(&mut self, order: &[usize]) -> Result<usize, P2pBuildError> {
+        self.add_on(Some(order))
+    }
+
+    fn add_on(&mut self, order: Option<&[usize]>) -> Result<usize, P2pBuildError> {
         let members = &self.members.0;
         let free = members.iter().position(Option::is_none).unwrap_or(members.len());
         let number = u16::try_from(free).ok().filter(|number| *number < self.most);
         let number = number.ok_or(P2pBuildError::Members { most: self.most })?;
-        let member = self.shared.open(number, &mut self.members)?;
+        let member = self.shared.open(number, order, &mut self.members)?;
         let members = &mut self.members.0;
         match members.get_mut(free) {
             Some(place) => *place = Some(member),

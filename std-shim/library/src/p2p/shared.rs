@@ -44,6 +44,7 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         let P2pBuilder { rails, queue_pairs: each, .. } = builder;
         let places = places(rails, domains)?;
         builder.standby_devices.check(domains.len().min(rails))?;
+        builder.weights.check()?;
         let domains: Vec<D> = domains.iter().take(rails).map(|domain| (*domain).clone()).collect();
         if each == 0 || rails * each > QUEUE_PAIRS {
             return Err(P2pBuildError::QueuePairs { rails, each });
@@ -63,13 +64,18 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
         Ok(Self { cq, pools, channels, builder, domains, places, polls: Polls::default() })
     }
 
-    /// Builds a member with this number, which none of `members` has.
+    /// Builds a member with this number, which none of `members` has. Its rails use the devices in
+    /// this order, if that is possible.
     pub(super) fn open<S: TargetSet + ?Sized>(
         &mut self,
         number: u16,
+        order: Option<&[usize]>,
         members: &mut S,
     ) -> Result<P2pMember<D>, P2pBuildError> {
         let Self { cq, pools, builder, domains, places, .. } = self;
+        let ordered =
+            order.and_then(|order| in_order(places, (builder.rails, domains.len()), order));
+        let places = ordered.as_deref().unwrap_or(places);
         let member = Make { builder, domains, places }.member(cq.cqs(), pools, number)?;
         let P2pMember { sender, receiver, .. } = &member;
         let sender = sender.as_deref().map(|sender| cq.attach(member.sender_index(), sender));
@@ -145,4 +151,18 @@ impl<D: Domain, const ROUTES: usize> Shared<D, ROUTES> {
     pub(super) const fn is_time_to_heal(&mut self, members: usize) -> bool {
         self.builder.reroutes && self.polls.is_turn(HEAL_EVERY + members)
     }
+}
+
+/// Returns places at which queue pairs use the devices in this order; `None` if the devices are not
+/// all in it, each once. Then queues would be too short for the queue pairs of some devices, as
+/// they would be if some devices had more rails than others.
+fn in_order(
+    places: &[Place],
+    (rails, devices): (usize, usize),
+    order: &[usize],
+) -> Option<Vec<Place>> {
+    let is_each_there = (0..devices).all(|device| order.contains(&device));
+    let fits = is_each_there && order.len() == devices && rails.is_multiple_of(devices);
+    let place = |at: usize| places[at / devices * devices + order[at % devices]];
+    fits.then(|| (0..places.len()).map(place).collect())
 }

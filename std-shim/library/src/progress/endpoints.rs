@@ -1,9 +1,11 @@
 //! The virtual queue pairs of an [`EndpointSet`] under the progress loop, and what is shared about
 //! them.
 
+#[cfg(feature = "metrics")]
+use super::metering::{Handover, Meter};
 use super::port::{QpPort, number_and_place};
 use super::set::{ArmedPoll, Awaits, POLL_BUDGET, Ports, ProgressSet};
-use super::shared::{RecentEvents, Shared};
+use super::shared::{Mailbox, RecentEvents, Shared};
 use crate::backend::{Connect, Notify};
 use crate::endpoint::{
     EndpointError, EndpointQp, EndpointSet, NamedRailEvent, StallWatch, WaitError,
@@ -27,20 +29,38 @@ pub(super) struct QpMailbox {
     /// The reason why each virtual queue pair failed, by number; `None` where there is no virtual
     /// queue pair.
     errors: Box<[Option<OnceLock<EndpointError>>]>,
+    /// Whether failed rails are re-routed, by number.
+    reroutes: Box<[bool]>,
     /// Rail events that the owner has not read, with the numbers of their virtual queue pairs.
     pub(super) rail_events: RecentEvents<(usize, NamedRailEvent)>,
+    #[cfg(feature = "metrics")]
+    pub(super) handover: Handover,
 }
 
 impl QpMailbox {
-    /// Makes a mailbox for virtual queue pairs with the numbers that are marked.
-    pub(super) fn new(is_there: impl IntoIterator<Item = bool>) -> Self {
-        let errors = is_there.into_iter().map(|is_there| is_there.then(OnceLock::new)).collect();
-        Self { errors, rail_events: RecentEvents::default() }
+    /// Makes a mailbox for virtual queue pairs, in the order of their numbers: whether each
+    /// re-routes failed rails; `None` where there is none.
+    pub(super) fn new(reroutes: impl IntoIterator<Item = Option<bool>>) -> Self {
+        let one =
+            |reroutes: Option<bool>| (reroutes.map(|_| OnceLock::new()), reroutes == Some(true));
+        let (errors, reroutes): (Vec<_>, Vec<_>) = reroutes.into_iter().map(one).unzip();
+        Self {
+            errors: errors.into(),
+            reroutes: reroutes.into(),
+            rail_events: RecentEvents::default(),
+            #[cfg(feature = "metrics")]
+            handover: Handover::default(),
+        }
     }
 
     /// Whether the thread has a virtual queue pair with this number.
     pub(super) fn has(&self, qp: usize) -> bool {
         self.errors.get(qp).is_some_and(Option::is_some)
+    }
+
+    /// Whether a virtual queue pair re-routes failed rails.
+    pub(super) fn reroutes(&self, qp: usize) -> bool {
+        self.reroutes.get(qp) == Some(&true)
     }
 
     /// Returns why a virtual queue pair failed, if it did.
@@ -53,6 +73,13 @@ impl QpMailbox {
         if let Some(Some(known)) = self.errors.get(qp) {
             _ = known.set(error);
         }
+    }
+}
+
+impl Mailbox for QpMailbox {
+    fn end(&self) {
+        #[cfg(feature = "metrics")]
+        self.handover.end();
     }
 }
 
@@ -80,6 +107,8 @@ pub(super) struct Endpoints<Q, C, const ROUTES: usize> {
     /// What the poll before a sleep found, and its completions.
     polled: Polled,
     completions: Vec<VirtualWc>,
+    #[cfg(feature = "metrics")]
+    meter: Meter,
 }
 
 impl<Q: Connect, C: Notify, const ROUTES: usize> Endpoints<Q, C, ROUTES> {
@@ -94,6 +123,8 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> Endpoints<Q, C, ROUTES> {
             set,
             polled: Polled::default(),
             completions: Vec::with_capacity(POLL_BUDGET),
+            #[cfg(feature = "metrics")]
+            meter: Meter::default(),
         }
     }
 
@@ -180,6 +211,8 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
     fn set_waker(&self, waker: &Waker) {
         let links = self.set.qps().filter_map(EndpointQp::healing_link);
         links.for_each(|link| link.set_waker(waker));
+        #[cfg(feature = "metrics")]
+        self.meter.set_waker(waker);
     }
 
     fn has_messages(&self) -> bool {
@@ -222,6 +255,8 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
                 events.for_each(|event| mailbox.rail_events.push((number, event)));
             }
         }
+        #[cfg(feature = "metrics")]
+        self.meter.look(&mailbox.handover, || self.set.metrics());
     }
 
     fn wake(&mut self, ports: &mut Ports<QpPort>, mailbox: &QpMailbox) {
@@ -256,6 +291,7 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
                 && self.set.get(number).is_some_and(|qp| qp.unreported() > 0)
         };
         match () {
+            () if self.set.qps().any(EndpointQp::is_taking_back) => Awaits::Memory,
             () if ports.iter().any(QpPort::is_busy) => Awaits::Devices,
             () if self.set.qps().any(listens) => Awaits::Devices,
             () if (0..self.set.bound()).any(has_earlier) => Awaits::Devices,
@@ -274,7 +310,13 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> ProgressSet for Endpoints<Q, C,
         self.set.heal();
     }
 
-    fn into_set(self, _: &QpMailbox) -> Self::Set {
+    #[cfg_attr(
+        not(feature = "metrics"),
+        allow(unused_mut, unused_variables, reason = "without `metrics`, nothing is published")
+    )]
+    fn into_set(mut self, mailbox: &QpMailbox) -> Self::Set {
+        #[cfg(feature = "metrics")]
+        self.meter.end(&mailbox.handover, || self.set.metrics());
         self.set
     }
 }

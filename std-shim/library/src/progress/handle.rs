@@ -2,9 +2,9 @@
 
 use super::HANDLE_DEPTH;
 use super::endpoints::QpShared;
-use super::outcome::{RequestOutcome, SubmitError, SubmitManyError};
+use super::outcome::{HandleCancelError, RequestOutcome, SubmitError, SubmitManyError};
 use super::pending::Pending;
-use super::replies::Replies;
+use super::replies::{Replies, Slots};
 use super::request::{Lane, Request};
 use super::submit::Submitter;
 use crate::endpoint::EndpointError;
@@ -37,7 +37,7 @@ pub struct Handle {
     qp: usize,
     requests: Submitter<Request>,
     /// By lane.
-    replies: [Arc<Replies<RequestOutcome>>; 2],
+    slots: [Slots<RequestOutcome>; 2],
     shared: Arc<QpShared>,
     /// Where [`post_many`](Self::post_many) collects what it gives to the caller, so that it need
     /// not allocate.
@@ -52,7 +52,7 @@ impl Handle {
         shared: Arc<QpShared>,
     ) -> Self {
         let pending = Vec::with_capacity(HANDLE_DEPTH);
-        Self { qp, requests, replies: replies.map(Arc::new), shared, pending }
+        Self { qp, requests, slots: replies.map(Slots::new), shared, pending }
     }
 
     /// Hands over a send request; see
@@ -118,9 +118,10 @@ impl Handle {
         pending: &mut impl Extend<Pending>,
     ) -> Result<(), SubmitManyError> {
         self.check_open().map_err(|error| SubmitManyError { submitted: 0, error })?;
-        let Self { requests, replies: [replies, _], pending: made, .. } = self;
+        let Self { requests, slots: [slots, _], pending: made, .. } = self;
+        let post = |slot, keys, wr| Request::send(slot, keys, wr);
         let named = |wr| check(wr).map(|()| (wr.wr_id, wr.keys));
-        let outcome = requests.submit_many(replies, wrs, named, Request::send, made);
+        let outcome = requests.submit_many(slots, wrs, named, post, made);
         self.shared.wake();
         let submitted = made.len();
         // If `pending` does not take all, the rest are dropped, and their requests go on.
@@ -137,6 +138,60 @@ impl Handle {
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<Pending, SubmitError> {
         let request = |slot, keys| Request::recv(slot, keys, wr);
         self.submit(Lane::Recv, wr.wr_id, wr.keys, request)
+    }
+
+    /// Takes a WRITE or READ back: the thread does what
+    /// [`EndpointQp::cancel`](crate::endpoint::EndpointQp::cancel) does, and the outcome of
+    /// `pending` is the report. [The page about it](crate::cancel) has what the caller may do with
+    /// the memory, and when.
+    ///
+    /// A request that cannot be taken back any more, and a SEND or an atomic, goes on, and its
+    /// outcome is as if nobody had wanted it back.
+    ///
+    /// ```
+    /// use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
+    /// use polyrail::memory::RegisteredBuffer;
+    /// use polyrail::nic::{DeviceConfig, Fabric};
+    /// use polyrail::progress::ProgressThread;
+    /// use polyrail::verbs::{AccessFlags, SendWr, WcStatus};
+    /// use polyrail::virtual_qp::RailFailure;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let fabric = Fabric::threaded();
+    /// # let here = fabric.create_device(DeviceConfig::named("here")).alloc_pd()?;
+    /// # let there = fabric.create_device(DeviceConfig::named("there")).alloc_pd()?;
+    /// # let builder = EndpointBuilder::new().rail_failure(RailFailure::Reroute);
+    /// # let (mut sender, mut receiver) = (builder.build(&[&here])?, builder.build(&[&there])?);
+    /// # connect_endpoints(&mut sender, &mut receiver)?;
+    /// # let from = RegisteredBuffer::new(1 << 20, AccessFlags::LOCAL_WRITE, &[&here])?;
+    /// # let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    /// # let to = RegisteredBuffer::new(1 << 20, writable, &[&there])?;
+    /// # let keys = from.toward(&to.remote())?;
+    /// let (sender, receiver) = (ProgressThread::spawn(sender)?, ProgressThread::spawn(receiver)?);
+    /// let mut handle = sender.handle(0).unwrap();
+    /// let wr = SendWr::write(7, from.local(0, 1 << 20)?, to.addr(), &keys);
+    /// let pending = handle.post_send(&wr)?;
+    /// handle.cancel(&pending)?;
+    /// let report = pending.wait()?;
+    /// assert!([WcStatus::SUCCESS, WcStatus::CANCELLED].contains(&report.status));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`HandleCancelError`]; the request goes on.
+    pub fn cancel(&mut self, pending: &Pending) -> Result<(), HandleCancelError> {
+        let sends = &self.slots[Lane::Send as usize].replies;
+        let slot = pending.slot_among(sends).ok_or(HandleCancelError::Foreign)?;
+        let slot = slot.ok_or(HandleCancelError::Ended)?;
+        self.check_open()?;
+        if !self.shared.mailbox.reroutes(self.qp) {
+            return Err(HandleCancelError::NotRerouting);
+        }
+        self.requests.cancel(slot)?;
+        self.shared.wake();
+        Ok(())
     }
 
     /// Returns why the virtual queue pair failed, if it did. The reason is the same for all its
@@ -163,8 +218,8 @@ impl Handle {
     ) -> Result<Pending, SubmitError> {
         self.check_open()?;
         let keys = self.requests.place_of(keys)?;
-        let replies = &self.replies[lane as usize];
-        let pending = self.requests.submit(replies, wr_id, |slot| request(slot, keys))?;
+        let slots = &mut self.slots[lane as usize];
+        let pending = self.requests.submit(slots, wr_id, |slot| request(slot, keys))?;
         self.shared.wake();
         Ok(pending)
     }

@@ -3,7 +3,7 @@
 use super::HANDLE_DEPTH;
 use super::outcome::{Outcome, SubmitError};
 use crate::sync::RingArc;
-use polyrail_core::spsc::{Consumer, PopError, Producer, Ring};
+use polyrail_core::spsc::{Consumer, Producer, Ring};
 
 /// A message from the thread to a handle: how a request ended.
 #[derive(Clone, Copy, Debug)]
@@ -19,18 +19,16 @@ pub(super) type ReportConsumer<O> = Consumer<Report<O>, HANDLE_DEPTH, ReportRing
 /// The state of one place for a request.
 ///
 /// ```text
-///            reserve              report                  take
-///     Free ──────────► Waiting ───────────► Done ────────────────► Free
-///                         │      abandon               report
-///                         └───────────────► Abandoned ───────────► Free
+///              report                  take
+///     Open ───────────► Done ──────────────────► Open
+///      │     abandon               report
+///      └──────────────► Abandoned ─────────────► Open
 /// ```
 #[derive(Clone, Copy, Debug)]
-enum Slot<O: Outcome> {
-    Free,
-    /// The caller's name for the request.
-    Waiting {
-        name: O::Name,
-    },
+enum Slot<O> {
+    /// It has no request, or one that has not ended. Which of the two is not noted here, so that
+    /// the handle reserves slots without the lock.
+    Open,
     Done(O),
     /// Its `Pending` was dropped.
     Abandoned,
@@ -39,10 +37,10 @@ enum Slot<O: Outcome> {
 /// The side of [`Replies`](super::replies::Replies) that belongs to the handle and its
 /// [`Pending`](super::Pending)s.
 #[derive(Debug)]
-pub(super) struct Inbox<O: Outcome> {
+pub(super) struct Inbox<O> {
     reports: ReportConsumer<O>,
     slots: Box<[Slot<O>]>,
-    /// The free slots.
+    /// Free slots that the handle has not [taken](Self::take_free).
     free: Vec<u16>,
     /// The thread has dropped its end of the ring.
     closed: bool,
@@ -50,56 +48,56 @@ pub(super) struct Inbox<O: Outcome> {
 
 impl<O: Outcome> Inbox<O> {
     pub(super) fn new(reports: ReportConsumer<O>) -> Self {
-        let free = (0..HANDLE_DEPTH as u16).rev().collect();
-        Self { reports, slots: [Slot::Free; HANDLE_DEPTH].into(), free, closed: false }
+        let free = Vec::with_capacity(HANDLE_DEPTH);
+        Self { reports, slots: [Slot::Open; HANDLE_DEPTH].into(), free, closed: false }
     }
 
-    /// Reserves a slot for a request.
-    pub(super) fn reserve(&mut self, name: O::Name) -> Result<u16, SubmitError> {
+    /// Moves all free slots to `to`, the empty list of the handle.
+    pub(super) fn take_free(&mut self, to: &mut Vec<u16>) -> Result<(), SubmitError> {
         if self.free.is_empty() {
             self.receive();
         }
         if self.closed {
             return Err(SubmitError::ThreadGone);
         }
-        let slot = self.free.pop().ok_or(SubmitError::Full)?;
-        self.slots[usize::from(slot)] = Slot::Waiting { name };
-        Ok(slot)
+        std::mem::swap(&mut self.free, to);
+        Ok(())
     }
 
     /// Frees a slot.
-    pub(super) fn release(&mut self, slot: u16) {
-        self.slots[usize::from(slot)] = Slot::Free;
+    fn release(&mut self, slot: u16) {
+        self.slots[usize::from(slot)] = Slot::Open;
         self.free.push(slot);
     }
 
     /// Takes all reports from the ring.
     fn receive(&mut self) {
-        loop {
-            match self.reports.pop() {
-                Ok(report) => self.note(report),
-                Err(PopError::Empty) => return,
-                Err(PopError::Closed) => {
-                    self.closed = true;
-                    return;
+        // Before the reports are taken: a ring that is closed gets no more.
+        let is_closed = self.reports.is_closed();
+        let Self { reports, slots, free, closed } = self;
+        // As many as the ring holds. Their places are freed together, since each time takes a cache
+        // line away from the thread.
+        reports.pop_batch(HANDLE_DEPTH, |Report { slot, outcome }| {
+            let place = &mut slots[usize::from(slot)];
+            *place = match place {
+                Slot::Open => Slot::Done(outcome),
+                Slot::Abandoned => {
+                    free.push(slot);
+                    Slot::Open
                 }
-            }
-        }
-    }
-
-    fn note(&mut self, Report { slot, outcome }: Report<O>) {
-        match self.slots[usize::from(slot)] {
-            Slot::Waiting { name } => {
-                self.slots[usize::from(slot)] = Slot::Done(outcome.named(name));
-            }
-            Slot::Abandoned => self.release(slot),
-            Slot::Free | Slot::Done(_) => unreachable!("slot {slot} was reported twice"),
-        }
+                Slot::Done(_) => unreachable!("slot {slot} was reported twice"),
+            };
+        });
+        *closed |= is_closed;
     }
 
     /// Takes the outcome of a request and frees its slot, if the request has ended.
     pub(super) fn take(&mut self, slot: u16) -> Option<O> {
-        self.receive();
+        // Looked for in the slot first: reports come in groups, and the thread owns the cache line
+        // that shows whether there are more.
+        if !matches!(self.slots[usize::from(slot)], Slot::Done(_)) {
+            self.receive();
+        }
         let outcome = match self.slots[usize::from(slot)] {
             Slot::Done(outcome) => outcome,
             _ if self.closed => O::ABANDONED,

@@ -15,6 +15,11 @@
 //! set, and has rings ([`polyrail_core::spsc`]) to the thread and back, so producers wait neither
 //! for each other nor for the thread.
 //!
+//! While the thread runs, its set stays as it is: no virtual queue pair is added, removed or given
+//! up alone. [`shutdown`](ProgressThread::shutdown) ends all of them, and returns the set. Use a
+//! thread for each group of peers that begins and ends together, or poll an [`EndpointSet`] in a
+//! thread of your own.
+//!
 //! [`messages`] does the same for messages between two processes, with the same loop.
 //!
 //! # Example
@@ -102,8 +107,8 @@
 //! The thread runs the wakers of requests that have ended, and requests of all handles wait for
 //! them, so a waker should only schedule its task. A waker that panics costs other requests
 //! nothing. In a waker, dropping the [`ProgressThread`] does not wait for the thread's end,
-//! [`shutdown`](ProgressThread::shutdown) cannot return the set, and [`Pending::wait`] for a request
-//! of the same thread returns [`RequestError::OwnThread`].
+//! [`shutdown`](ProgressThread::shutdown) cannot return the set, and [`Pending::wait`] for a
+//! request of the same thread returns [`RequestError::OwnThread`].
 //!
 //! # Forks
 //!
@@ -122,12 +127,14 @@
 // finds their outcomes in its `inbox`. `port` is the thread's side of a handle, which reports
 // through `replies`. `run` is the loop, `set` the interface to what it drives, and `endpoints` the
 // virtual queue pairs behind that interface. `thread` is the owner's view. All of them share
-// `shared`.
+// `shared`. `metering` publishes metrics.
 
 mod endpoints;
 mod handle;
 mod inbox;
 pub mod messages;
+#[cfg(feature = "metrics")]
+mod metering;
 mod outcome;
 mod pending;
 mod port;
@@ -140,7 +147,9 @@ mod submit;
 mod thread;
 
 pub use handle::Handle;
-pub use outcome::{Outcome, RequestError, ShutdownError, SubmitError, SubmitManyError};
+pub use outcome::{
+    HandleCancelError, Outcome, RequestError, ShutdownError, SubmitError, SubmitManyError,
+};
 pub use pending::Pending;
 pub use request::REQUEST_BYTES;
 pub use thread::{ProgressOptions, ProgressThread};

@@ -9,7 +9,7 @@ use std::fmt::Debug;
 /// that a thread takes. Implemented in this crate only.
 pub trait Outcome: Copy + Debug {
     /// The caller's name for the request, which stays with the handle.
-    type Name: Copy + Debug;
+    type Name: Copy + Debug + Unpin;
 
     /// The outcome if the thread is gone: whether the request was carried out is unknown.
     const ABANDONED: Self;
@@ -87,6 +87,24 @@ pub struct SubmitManyError {
     /// Why it was not handed over.
     #[source]
     pub error: SubmitError,
+}
+
+/// Why a handle does not [take a request back](super::Handle::cancel). The request goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandleCancelError {
+    /// The request was handed over by another handle, or it is of a kind that cannot be taken back: a
+    /// receive of a virtual queue pair, a flush.
+    #[error("the request is of another handle, or of a kind that cannot be taken back")]
+    Foreign,
+    /// The outcome of the request was taken.
+    #[error("the request has ended")]
+    Ended,
+    /// Failed rails of the virtual queue pair are not re-routed, so they cannot be fenced.
+    #[error("a request can be taken back only with re-routing, which fences its rails")]
+    NotRerouting,
+    /// It cannot be handed over to the thread that the request is to be taken back.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
 }
 
 /// Why a request that was handed over has no completion.

@@ -22,19 +22,33 @@ const SPINS: u32 = if cfg!(polyrail_loom) { 0 } else { 64 };
 ///
 /// # Cancel safety
 ///
-/// Dropping a `Pending` cancels nothing, since verbs cannot take a request back. The request
-/// continues, its buffer stays in use until it ends, and its outcome is discarded.
+/// Dropping a `Pending` cancels nothing. The request continues, its buffer stays in use until it
+/// ends, and its outcome is discarded. [`Handle::cancel`](super::Handle::cancel) takes a WRITE or
+/// READ back, and then the outcome shows when its buffer is free.
+///
+/// A future that owns the buffer drops it, too, when it is cancelled. If the request still needs
+/// the buffer, it fails, and the connection ends, also with
+/// [`RailFailure::Reroute`](polyrail_core::virtual_qp::RailFailure::Reroute).
+/// Keep the buffer until the outcome: run the request in a task that is not cancelled and that
+/// returns the buffer.
 #[derive(Debug)]
 #[must_use = "dropping it discards the outcome, which shows when the buffer is free"]
 pub struct Pending<O: Outcome = RequestOutcome> {
     replies: Arc<Replies<O>>,
     /// `None` once the outcome was taken.
     slot: Option<u16>,
+    /// The caller's name for the request.
+    name: O::Name,
 }
 
 impl<O: Outcome> Pending<O> {
-    pub(super) const fn new(replies: Arc<Replies<O>>, slot: u16) -> Self {
-        Self { replies, slot: Some(slot) }
+    pub(super) const fn new(replies: Arc<Replies<O>>, slot: u16, name: O::Name) -> Self {
+        Self { replies, slot: Some(slot), name }
+    }
+
+    /// Returns the slot of its request, if that is among these; `None` once the outcome was taken.
+    pub(super) fn slot_among(&self, replies: &Arc<Replies<O>>) -> Option<Option<u16>> {
+        Arc::ptr_eq(&self.replies, replies).then_some(self.slot)
     }
 
     /// Takes the outcome, if the request has ended. In a fork of the process that started the
@@ -51,7 +65,7 @@ impl<O: Outcome> Pending<O> {
         }
         let outcome = lock(&self.replies.inbox).take(slot)?;
         self.slot = None;
-        Some(outcome)
+        Some(outcome.named(self.name))
     }
 
     /// Blocks the calling thread until the request has ended. In a waker that the progress thread

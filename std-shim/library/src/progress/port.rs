@@ -51,6 +51,10 @@ struct Desk {
     /// The number of sends that the engine is offered together. It shrinks when the engine has no
     /// room for them, or refuses one.
     at_once: usize,
+    /// What is to be taken back: the slots of posted sends, and of sends that were not posted, with
+    /// their reports. Of one turn of messages.
+    cancels: ArrayVec<u16, TURN>,
+    dropped: ArrayVec<(u16, VirtualWc), TURN>,
     out: Outbox,
 }
 
@@ -77,7 +81,8 @@ pub(super) fn port(
     let is_posted = Lane::ALL.map(|_| [false; HANDLE_DEPTH].into());
     let out = Outbox { is_posted, posted: [0; 2], sent: 0, reporters: [sends, receives] };
     let waiting = Lane::ALL.map(|_| VecDeque::with_capacity(HANDLE_DEPTH));
-    let desk = Desk { keys: KnownKeys::new(), waiting, at_once: TURN, out };
+    let (cancels, dropped) = (ArrayVec::new(), ArrayVec::new());
+    let desk = Desk { keys: KnownKeys::new(), waiting, at_once: TURN, cancels, dropped, out };
     (requests, [sent, received], QpPort { qp, messages, desk })
 }
 
@@ -90,6 +95,9 @@ impl QpPort {
     {
         let desk = &mut self.desk;
         let taken = self.messages.pop_batch(TURN, |message| desk.take(message));
+        if !desk.cancels.is_empty() || !desk.dropped.is_empty() {
+            desk.take_back(number, qp);
+        }
         // Receives first: the peer may answer as soon as a send is posted.
         let posted = desk.post_receives(number, qp) | desk.post_sends(number, qp);
         posted || taken > 0
@@ -165,16 +173,47 @@ impl Desk {
                 let of_them = |one: &&mut Waiting| one.keys.is_none() && one.request.keys == place;
                 waiting.filter(of_them).for_each(|one| one.keys = Some(Arc::clone(&before)));
             }
+            HandleMessage::Cancel(slot) => self.note_cancel(slot),
             HandleMessage::Post(request) => {
                 self.waiting[request.lane() as usize].push_back(Waiting { request, keys: None });
             }
         }
     }
 
+    /// Notes that the send in a slot is to be taken back, in its turn: later messages may be about
+    /// another request in the same slot.
+    #[cold]
+    fn note_cancel(&mut self, slot: u16) {
+        let Self { waiting: [waiting, _], cancels, dropped, out, .. } = self;
+        if out.is_posted[Lane::Send as usize][usize::from(slot)] {
+            return cancels.push(slot);
+        }
+        let place = waiting.iter().position(|one| one.request.slot == slot);
+        let report = place.and_then(|place| Some((place, waiting[place].request.taken_back()?)));
+        if let Some((place, report)) = report {
+            waiting.remove(place);
+            dropped.push((slot, report));
+        }
+    }
+
+    /// Takes back what is to be taken back.
+    #[cold]
+    fn take_back<Q: QueuePair>(&mut self, number: usize, qp: &mut EndpointQp<Q>) {
+        let Self { cancels, dropped, out, .. } = self;
+        for slot in cancels.drain(..) {
+            // One that is refused goes on, and its outcome says how it ends.
+            _ = qp.cancel(name(number, Lane::Send.place(slot)));
+        }
+        let qp_num = qp.virtual_qp().virtual_qp_num();
+        for (slot, wc) in dropped.drain(..) {
+            out.reporters[Lane::Send as usize].report(slot, Ok(VirtualWc { qp_num, ..wc }));
+        }
+    }
+
     /// Posts sends in order, many at once so that there are few doorbells. Returns whether any left
     /// the queue.
     fn post_sends<Q: QueuePair>(&mut self, number: usize, qp: &mut EndpointQp<Q>) -> bool {
-        let Self { keys, waiting: [waiting, _], at_once, out } = self;
+        let Self { keys, waiting: [waiting, _], at_once, out, .. } = self;
         let before = waiting.len();
         while !waiting.is_empty() {
             let sends = waiting.iter().take(*at_once);

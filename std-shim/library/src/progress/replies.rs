@@ -2,8 +2,8 @@
 
 use super::HANDLE_DEPTH;
 use super::inbox::{Inbox, Report, ReportProducer, ReportRing};
-use super::outcome::Outcome;
-use super::shared::Driver;
+use super::outcome::{Outcome, SubmitError};
+use super::shared::{Driver, lock};
 use crate::sync::{AtomicBool, AtomicWaker, Mutex, fence};
 use polyrail_core::spsc::Ring;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,6 +23,35 @@ pub(super) struct Replies<O: Outcome> {
     pub(super) waiters: Arc<[Waiter]>,
     /// The thread that carries the requests out.
     pub(super) driver: Arc<Driver>,
+}
+
+/// A handle's side of the slots of its requests of one kind.
+#[derive(Debug)]
+pub(super) struct Slots<O: Outcome> {
+    pub(super) replies: Arc<Replies<O>>,
+    /// Free slots. The handle takes all that are free at once, so that one lock serves many
+    /// requests.
+    free: Vec<u16>,
+}
+
+impl<O: Outcome> Slots<O> {
+    pub(super) fn new(replies: Replies<O>) -> Self {
+        Self { replies: Arc::new(replies), free: (0..HANDLE_DEPTH as u16).rev().collect() }
+    }
+
+    /// Reserves a slot for a request.
+    #[inline]
+    pub(super) fn reserve(&mut self) -> Result<u16, SubmitError> {
+        if self.free.is_empty() {
+            lock(&self.replies.inbox).take_free(&mut self.free)?;
+        }
+        self.free.pop().ok_or(SubmitError::Full)
+    }
+
+    /// Takes back a slot whose request was not handed over.
+    pub(super) fn release(&mut self, slot: u16) {
+        self.free.push(slot);
+    }
 }
 
 /// The place of a task that waits for a request.

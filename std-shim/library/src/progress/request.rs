@@ -3,8 +3,9 @@
 use super::HANDLE_DEPTH;
 use super::submit::HandleMessage;
 use polyrail_core::verbs::{
-    DeviceKeys, LocalBuffer, Opcode, RecvWr, ReportOrder, SendFlags, SendWr,
+    DeviceKeys, LocalBuffer, Opcode, RecvWr, ReportOrder, SendFlags, SendWr, WcStatus,
 };
+use polyrail_core::virtual_cq::VirtualWc;
 
 /// Bytes that one request takes in the ring to the thread.
 pub const REQUEST_BYTES: usize = size_of::<HandleMessage<Request>>();
@@ -82,6 +83,17 @@ impl Request {
 
     pub(super) const fn lane(&self) -> Lane {
         if self.opcode.is_some() { Lane::Send } else { Lane::Recv }
+    }
+
+    /// Returns the report of a WRITE or READ that was taken back before it was posted: nothing of it
+    /// was written. `None` for others, which cannot be taken back.
+    pub(super) fn taken_back(&self) -> Option<VirtualWc> {
+        let can_be = |opcode: &Opcode| {
+            matches!(opcode, Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead)
+        };
+        let opcode = self.opcode.filter(can_be)?.completion();
+        let status = WcStatus::CANCELLED;
+        Some(VirtualWc { wr_id: 0, status, opcode, qp_num: 0, byte_len: 0, imm: None })
     }
 
     /// Returns the request as the engine takes it, under a name that the thread has chosen.

@@ -1,5 +1,6 @@
 //! The interface between the progress loop and the set that it drives.
 
+use super::shared::Mailbox;
 use crate::endpoint::WaitError;
 use std::os::fd::BorrowedFd;
 use std::task::Waker;
@@ -25,7 +26,7 @@ pub(super) trait ProgressSet {
     /// The thread's side of one handle.
     type Port: Port;
     /// State that the thread shares with its owner and the handles.
-    type Mailbox;
+    type Mailbox: Mailbox;
 
     /// Whether the owner has left instructions that were not followed yet.
     fn has_instructions(_: &Self::Mailbox) -> bool {
@@ -106,7 +107,8 @@ pub(super) enum Awaits {
     Peers,
     /// Devices complete requests, and wake the thread only if completion queues notify.
     Devices,
-    /// Peers write to memory, which never wakes the thread.
+    /// Peers write to memory, or a time passes in which requests are taken back, which never wakes
+    /// the thread.
     Memory,
 }
 

@@ -49,6 +49,12 @@ impl Driver {
     }
 }
 
+/// What a kind of thread shares with its owner and its handles.
+pub(super) trait Mailbox {
+    /// The thread ends and takes nothing any more.
+    fn end(&self);
+}
+
 /// State that is read often and written seldom, so that it stays in every processor's cache. `P` is
 /// the thread's side of a handle, `X` the mailbox of its kind of set.
 #[derive(Debug)]
@@ -164,19 +170,23 @@ impl<P, X> Shared<P, X> {
     }
 
     /// Refuses requests and new ports from now on.
-    fn leave(&self) {
+    fn leave(&self)
+    where
+        X: Mailbox,
+    {
         self.closing.store(true, Ordering::Release);
         let newcomers = lock(&self.newcomers).take();
         drop(newcomers);
+        self.mailbox.end();
     }
 }
 
 /// The thread's reference to the shared state. However the thread ends, dropping it leaves no
 /// handle waiting.
 #[derive(Debug)]
-pub(super) struct Presence<P, X>(pub(super) Arc<Shared<P, X>>);
+pub(super) struct Presence<P, X: Mailbox>(pub(super) Arc<Shared<P, X>>);
 
-impl<P, X> Drop for Presence<P, X> {
+impl<P, X: Mailbox> Drop for Presence<P, X> {
     fn drop(&mut self) {
         self.0.leave();
     }

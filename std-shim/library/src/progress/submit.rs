@@ -2,8 +2,7 @@
 
 use super::outcome::{Outcome, SubmitError};
 use super::pending::Pending;
-use super::replies::Replies;
-use super::shared::lock;
+use super::replies::Slots;
 use crate::sync::RingArc;
 use polyrail_core::spsc::{Consumer, Producer, PushError, Ring};
 use polyrail_core::verbs::DeviceKeys;
@@ -16,6 +15,8 @@ pub(super) enum HandleMessage<R> {
     Keys { place: u8, keys: KeySet },
     /// A request.
     Post(R),
+    /// Take the request in this slot back.
+    Cancel(u16),
 }
 
 /// Capacity of the ring from a handle to the thread.
@@ -109,20 +110,19 @@ pub(super) fn submitter<R>() -> (Submitter<R>, MessageConsumer<R>) {
 }
 
 impl<R> Submitter<R> {
-    /// Hands over a request. `request` makes it for the slot of `replies` in which it will be
-    /// reported.
+    /// Hands over a request. `request` makes it for the slot in which it will be reported.
     pub(super) fn submit<O: Outcome>(
         &mut self,
-        replies: &Arc<Replies<O>>,
+        slots: &mut Slots<O>,
         name: O::Name,
         request: impl FnOnce(u16) -> R,
     ) -> Result<Pending<O>, SubmitError> {
-        let slot = lock(&replies.inbox).reserve(name)?;
+        let slot = slots.reserve()?;
         if let Err(error) = self.push(HandleMessage::Post(request(slot))) {
-            lock(&replies.inbox).release(slot);
+            slots.release(slot);
             return Err(error);
         }
-        Ok(Pending::new(Arc::clone(replies), slot))
+        Ok(Pending::new(Arc::clone(&slots.replies), slot, name))
     }
 
     /// Hands over requests in order, all at once, as far as there is room, and adds a [`Pending`]
@@ -130,7 +130,7 @@ impl<R> Submitter<R> {
     /// handed over.
     pub(super) fn submit_many<'w, O: Outcome, W>(
         &mut self,
-        replies: &Arc<Replies<O>>,
+        slots: &mut Slots<O>,
         mut works: &'w [W],
         named: impl Fn(&'w W) -> Result<(O::Name, &'w [DeviceKeys]), SubmitError>,
         request: impl Fn(u16, u8, &'w W) -> R,
@@ -138,7 +138,6 @@ impl<R> Submitter<R> {
     ) -> Result<(), SubmitError> {
         let Self { messages, keys } = self;
         let messages = messages.as_mut().ok_or(SubmitError::ThreadGone)?;
-        let mut inbox = lock(&replies.inbox);
         let mut next = |work| {
             let (name, device_keys) = named(work)?;
             let Some(place) = keys.find(device_keys) else {
@@ -147,8 +146,8 @@ impl<R> Submitter<R> {
                 keys.add(device_keys);
                 return Ok(HandleMessage::Keys { place, keys: set });
             };
-            let slot = inbox.reserve(name)?;
-            pending.push(Pending::new(Arc::clone(replies), slot));
+            let slot = slots.reserve()?;
+            pending.push(Pending::new(Arc::clone(&slots.replies), slot, name));
             Ok(HandleMessage::Post(request(slot, place, work)))
         };
         let mut refusal = None;
@@ -187,6 +186,11 @@ impl<R> Submitter<R> {
     /// Closes the ring; the thread still takes what is in it.
     pub(super) fn close(&mut self) {
         self.messages = None;
+    }
+
+    /// Hands over that the request in this slot is to be taken back.
+    pub(super) fn cancel(&mut self, slot: u16) -> Result<(), SubmitError> {
+        self.push(HandleMessage::Cancel(slot))
     }
 
     fn push(&mut self, message: HandleMessage<R>) -> Result<(), SubmitError> {

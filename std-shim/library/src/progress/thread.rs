@@ -73,8 +73,8 @@ where
         options: ProgressOptions,
     ) -> io::Result<Self> {
         let set = set.into();
-        let is_there = (0..set.bound()).map(|number| set.get(number).is_some());
-        let mailbox = QpMailbox::new(is_there);
+        let reroutes = |number: usize| Some(set.get(number)?.healing_link().is_some());
+        let mailbox = QpMailbox::new((0..set.bound()).map(reroutes));
         let ProgressOptions { drain_timeout, stall_timeout } = options;
         let endpoints = Endpoints::new(set, stall_timeout);
         Ok(Self(Worker::spawn(endpoints, mailbox, drain_timeout)?))
@@ -97,6 +97,27 @@ where
     /// keeps the newest 256 events.
     pub fn take_rail_event(&self) -> Option<(usize, NamedRailEvent)> {
         self.0.shared.owned_mailbox()?.rail_events.pop()
+    }
+
+    /// Has the thread publish the metrics of its virtual queue pairs from now on, with this source.
+    /// A reader wakes the thread if it sleeps.
+    ///
+    /// An earlier source publishes for the last time and ends. What it published stays under its
+    /// name, and this source counts from there. If the earlier source belongs to other
+    /// [`Metrics`](crate::metrics::Metrics), this source counts from the beginning of the
+    /// connections. Does nothing but end the source in a fork of the process, or once the thread has
+    /// ended.
+    ///
+    /// The source also ends with the thread. After [`shutdown`](Self::shutdown), the set still has
+    /// the counts that were published. If you publish them by another source of the same
+    /// [`Metrics`](crate::metrics::Metrics), it counts from the beginning, so give it another name:
+    /// otherwise what the thread published is counted twice.
+    #[cfg(feature = "metrics")]
+    pub fn publish_metrics(&self, source: crate::metrics::Source) {
+        if let Some(mailbox) = self.0.shared.owned_mailbox() {
+            mailbox.handover.put(source);
+            self.0.shared.wake();
+        }
     }
 
     /// Drains, ends the thread and gives its set back.

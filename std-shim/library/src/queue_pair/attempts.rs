@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 /// The shortest time from a failed attempt to connect queue pairs to the next one.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
-/// Returns when to connect again, after an attempt that began then and failed with an error that may
-/// pass: after 100 ms, or four times as long as the attempt took. For programs with several peers:
-/// over RoCE the kernel may search for a path for a second in each attempt, on one of
+/// Returns when to connect again, after an attempt that began then and failed with an error that
+/// may pass: after 100 ms, or four times as long as the attempt took. For programs with several
+/// peers: over RoCE the kernel may search for a path for a second in each attempt, on one of
 /// [`MOST_ASIDE`](crate::backend::MOST_ASIDE) threads or, with a call that waits, on the caller's.
 /// Others get four fifths of the time.
 ///
@@ -25,12 +25,12 @@ pub fn next_attempt(began: Instant) -> Instant {
     Instant::now() + PAUSE.max(began.elapsed() * 4)
 }
 
-/// The attempts of one side to connect its endpoint, while the peer waits for `ready` over their link.
-/// Neither side of a meeting blocks: each calls [`step`](Self::step) whenever it is driven.
+/// The attempts of one side to connect its endpoint, while the peer waits for `ready` over their
+/// link. Neither side of a meeting blocks: each calls [`step`](Self::step) whenever it is driven.
 ///
-/// An attempt whose error may pass is repeated after a [pause](next_attempt). The last attempt begins
-/// after four fifths of the time for which the peer waits, at the latest, and ends after nine tenths:
-/// then the peer is still there to receive the reason of a failure.
+/// An attempt whose error may pass is repeated after a [pause](next_attempt). The last attempt
+/// begins after four fifths of the time for which the peer waits, at the latest, and ends after
+/// nine tenths: then the peer is still there to receive the reason of a failure.
 ///
 /// ```
 /// use polyrail::link::{Attempts, GaveUp};
@@ -80,10 +80,10 @@ impl<E> Attempts<E> {
         Self { since: now, limit, began: None, next: now, is_connected: false, failure: None }
     }
 
-    /// Continues to connect, or begins another attempt if one is due. Returns whether the endpoint is
-    /// connected. `connect` never waits and returns the same, as
-    /// [`try_connect`](crate::endpoint::EndpointQp::try_connect) does; `may_pass` returns whether its
-    /// error may pass.
+    /// Continues to connect, or begins another attempt if one is due. Returns whether the endpoint
+    /// is connected. `connect` never waits and returns the same, as
+    /// [`try_connect`](crate::endpoint::EndpointQp::try_connect) does; `may_pass` returns whether
+    /// its error may pass.
     ///
     /// # Errors
     ///

@@ -159,8 +159,8 @@ fn reported<R: Copy>(refused: &[(R, DeviceError)]) -> Option<(R, DeviceError)> {
     lasting.or(refused.first()).cloned()
 }
 
-/// Repeats a call until it succeeds, fails for an error that does not pass, or has been repeated for
-/// longer than the limit.
+/// Repeats a call until it succeeds, fails for an error that does not pass, or has been repeated
+/// for longer than the limit.
 pub(crate) fn retry<E>(
     limit: Duration,
     may_pass: impl Fn(&E) -> bool,

@@ -1,16 +1,18 @@
 //! A verbs device as a [`Domain`].
 
 use super::events::{Events, meaning, take_event};
-use super::port::{is_active, usable_port};
+use super::port::usable_port;
 use crate::backend::{
     Connecting, DeviceError, DeviceEvent, DmaBuf, Domain, EventCursor, MemoryOwner, MemoryRange,
     Notify, Port, QpCap, Region,
 };
+use crate::devices::present_mbps;
 use crate::memory::RegionKeys;
+use crate::place::Place;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_ffi::{
     AsyncEvent, CompletionChannel, CompletionQueue, CqInit, MemoryRegion, OnDemandRequests,
-    ProtectionDomain, QpInit, QueuePair, SharedReceiveQueue, SrqInit, VerbsError,
+    PortAttributes, ProtectionDomain, QpInit, QueuePair, SharedReceiveQueue, SrqInit, VerbsError,
 };
 use std::iter;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,6 +37,18 @@ impl VerbsDomain {
     /// Returns the protection domain, for operations that this type does not have.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
+    }
+
+    /// Returns the present attributes of one of the ports, which is active.
+    fn active_port(&self, number: u8) -> Result<PortAttributes, DeviceError> {
+        if self.ports.iter().all(|port| port.number != number) {
+            return Err(DeviceError::NoPort { port: number });
+        }
+        let attributes = self.pd.context().query_port(number)?;
+        if !attributes.state.is_active() {
+            return Err(DeviceError::PortDown { port: number });
+        }
+        Ok(attributes)
     }
 
     /// Wraps a region, or the error of registering it.
@@ -113,23 +127,38 @@ impl Domain for VerbsDomain {
         self.pd.context().attributes().max_srq_wr
     }
 
+    fn max_region_bytes(&self) -> u64 {
+        // A driver that does not fill the attribute reports 0.
+        match self.pd.context().attributes().max_mr_size {
+            0 => u64::MAX,
+            bytes => bytes,
+        }
+    }
+
     /// Returns the ports that were active when the device was opened, or the port that was named.
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
         Ok(self.ports.clone())
     }
 
     fn port(&self, number: u8) -> Result<Port, DeviceError> {
-        if self.ports.iter().all(|port| port.number != number) {
-            return Err(DeviceError::NoPort { port: number });
-        }
+        let attributes = self.active_port(number)?;
         let context = self.pd.context();
-        let attributes = context.query_port(number)?;
-        if !is_active(&attributes) {
-            return Err(DeviceError::PortDown { port: number });
-        }
         let table = context.gid_table()?;
         usable_port(context, number, &attributes, &table, self.gid_index)
             .map_err(|_| DeviceError::NoAddress { port: number })
+    }
+
+    fn port_mbps(&self, number: u8) -> Result<u32, DeviceError> {
+        let attributes = self.active_port(number)?;
+        let context = self.pd.context();
+        let mbps = present_mbps(&attributes, context.query_port_speed(number));
+        Ok(Place::of(context.name()).limited_mbps(mbps))
+    }
+
+    /// Whether the device has reported [`DeviceFatal`](AsyncEvent::DeviceFatal). Its context does not
+    /// work again: drivers that recover make a new device.
+    fn is_gone(&self) -> bool {
+        self.events.is_gone(|| take_event(self.pd.context()))
     }
 
     fn event_cursor(&self) -> EventCursor {

@@ -4,6 +4,7 @@
 use crate::backend::{DeviceEvent, EventCursor, EventLog};
 use polyrail_ffi::{AsyncEvent, Context};
 use polyrail_process::Process;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
 /// Number of events kept for slow readers. If many queue pairs fail together, each may raise an
@@ -21,22 +22,45 @@ pub(super) struct Events {
     /// Held from taking an event until it is in the log, so that the log has the order of the
     /// queue.
     order: Mutex<()>,
+    /// Whether the log has had an event that the device is gone.
+    is_gone: AtomicBool,
     /// A fork takes no lock, which another thread may have held, and sees no events.
     process: Process,
 }
 
 impl Events {
     pub(super) fn new() -> Self {
-        Self { log: EventLog::new(KEPT), order: Mutex::default(), process: Process::current() }
+        Self {
+            log: EventLog::new(KEPT),
+            order: Mutex::default(),
+            is_gone: AtomicBool::new(false),
+            process: Process::current(),
+        }
     }
 
     /// Returns a cursor after all queued events, since these happened earlier.
     pub(super) fn cursor(&self, mut queue: impl FnMut() -> Option<Event>) -> EventCursor {
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(event) = queue() {
-            self.log.push(event);
+            self.push(event);
         }
         self.log.cursor()
+    }
+
+    /// Whether the device has reported its end, by an event that was read or by one that is queued.
+    pub(super) fn is_gone(&self, queue: impl FnMut() -> Option<Event>) -> bool {
+        if !self.process.is_current() {
+            return false;
+        }
+        self.cursor(queue);
+        self.is_gone.load(Ordering::Relaxed)
+    }
+
+    fn push(&self, event: Event) {
+        if event.0 == AsyncEvent::DeviceFatal {
+            self.is_gone.store(true, Ordering::Relaxed);
+        }
+        self.log.push(event);
     }
 
     /// Returns the oldest event that this reader has not read. `queue` takes the context's next
@@ -62,7 +86,7 @@ impl Events {
             return;
         }
         if let Some(event) = queue() {
-            self.log.push(event);
+            self.push(event);
         }
     }
 }
@@ -84,6 +108,7 @@ pub(super) fn meaning((event, _): Event) -> Option<DeviceEvent> {
         | AsyncEvent::LidChange { port }
         | AsyncEvent::PkeyChange { port } => Some(DeviceEvent::PortUp { port }),
         AsyncEvent::DeviceFatal => Some(DeviceEvent::Gone),
+        AsyncEvent::DeviceSpeedChange => Some(DeviceEvent::SpeedChange),
         _ => None,
     }
 }
@@ -124,6 +149,24 @@ mod tests {
         events.cursor(|| queue.pop_front());
         let seen: Vec<_> = from_fn(|| events.next(&mut behind, || None)).map(|(_, n)| n).collect();
         assert_eq!(seen, (3..KEPT + 3).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_device_that_has_reported_its_end_is_gone_for_good() {
+        let mut queue = VecDeque::from([DOWN]);
+        let events = Events::new();
+        let mut reader = EventCursor::default();
+        assert!(!events.is_gone(|| queue.pop_front()));
+        let end = (AsyncEvent::DeviceFatal, 0);
+        queue.extend([UP, end, DOWN]);
+        assert!(events.is_gone(|| queue.pop_front()));
+        assert!(events.is_gone(|| None));
+        let seen: Vec<_> = from_fn(|| events.next(&mut reader, || None)).collect();
+        assert_eq!(seen, [DOWN, UP, end, DOWN], "readers miss none");
+        // A reader may have taken the event first.
+        let other = Events::new();
+        assert_eq!(other.next(&mut EventCursor::default(), || Some(end)), Some(end));
+        assert!(other.is_gone(|| None));
     }
 
     #[test]
@@ -178,6 +221,7 @@ mod tests {
             (AsyncEvent::LidChange { port }, up),
             (AsyncEvent::PkeyChange { port }, up),
             (AsyncEvent::DeviceFatal, Some(DeviceEvent::Gone)),
+            (AsyncEvent::DeviceSpeedChange, Some(DeviceEvent::SpeedChange)),
             (AsyncEvent::SmChange { port }, None),
             (AsyncEvent::ClientReregister { port }, None),
             (AsyncEvent::QpFatal { qp_num: 17 }, None),

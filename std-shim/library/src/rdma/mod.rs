@@ -29,11 +29,12 @@
 //! 4. any other entry, in the order of the table: RoCE v1, InfiniBand.
 //!
 //! An index selects an entry, whatever its interface: of one device or port by its name
-//! (`mlx5_0@3`, `mlx5_0:1@3`), or of all others by [`gid_index`](OpenOptions::gid_index). Hosts whose
-//! NICs differ need different indices. Both ends of a rail need addresses of the same kind, so a
-//! program that sets the index at one end usually has to set it at the other. IPv4 and IPv6 cannot connect, which is an error when the two
-//! ends connect ([`RailMismatch::Gids`](crate::endpoint::RailMismatch::Gids)). InfiniBand packets
-//! are addressed by LID, and carry the GID only to another subnet.
+//! (`mlx5_0@3`, `mlx5_0:1@3`), or of all others by [`gid_index`](OpenOptions::gid_index). Hosts
+//! whose NICs differ need different indices. Both ends of a rail need addresses of the same kind,
+//! so a program that sets the index at one end usually has to set it at the other. IPv4 and IPv6
+//! cannot connect, which is an error when the two ends connect
+//! ([`RailMismatch::Gids`](crate::endpoint::RailMismatch::Gids)). InfiniBand packets are addressed
+//! by LID, and carry the GID only to another subnet.
 //!
 //! # Events
 //!
@@ -45,6 +46,12 @@
 //! events from each other. [`Context::next_event`](polyrail_ffi::Context::next_event), however,
 //! takes the event from all of them. Do not wait for the context's file descriptor: another reader
 //! may already have read the event that made it readable.
+//!
+//! `IBV_EVENT_DEVICE_SPEED_CHANGE` (rdma-core 62 and later) is
+//! [`SpeedChange`](crate::backend::DeviceEvent::SpeedChange): a port lost a plane or a bonded port,
+//! the rate of a virtual function was changed, or all is as before.
+//! [`port_mbps`](crate::backend::Domain::port_mbps) returns the present rate. Endpoints that repair
+//! their rails [report](crate::trace) it; their rails stay in service with their shares.
 //!
 //! Domains that are opened separately, even of the same device, have separate contexts. Each
 //! receives all events of the ports and the device.

@@ -2,10 +2,11 @@
 
 use super::domain::VerbsDomain;
 use super::gid::NoGid;
-use super::port::{is_active, usable_port};
-use crate::backend::{DeviceName, Port};
+use super::port::usable_port;
+use crate::backend::{DeviceName, OtherBackend, Port};
 use crate::devices::{DevicesError, what_is_missing};
 use crate::endpoint::MAX_DEVICES;
+use crate::place::{Near, NoPciDevice, Origin, Place};
 use crate::trace;
 use polyrail_ffi::{Device, DeviceList, PortAttributes, PortState, Transport, VerbsError};
 
@@ -16,6 +17,22 @@ pub struct OpenOptions {
     /// best entry, see the [module](crate::rdma#which-address). A port without an entry at this
     /// index is skipped, unless it is named, which is an error.
     pub gid_index: Option<u8>,
+    /// Devices near to it come first, if none is named. By default it is the calling thread: if its
+    /// processors are on some of the NUMA nodes only, the devices of these nodes come first, so that
+    /// processes that are bound to different nodes use different devices.
+    ///
+    /// The two ends of a connection may thus have different orders. The end that answers puts its
+    /// devices into the order of the other by their networks:
+    /// [`in_pairs`](crate::pairing::in_pairs). Without it, name the devices at both ends, or choose
+    /// [`Near::Nothing`] at both. Do so, too, where networks do not show which devices reach each
+    /// other:
+    ///
+    /// - each device has a network of its own with its switch, such as a /31 or /32;
+    /// - devices have link-local addresses only;
+    /// - several InfiniBand fabrics have the same subnet prefix;
+    /// - a host has more than [`MAX_DEVICES`] usable devices, and each end opens those near to it,
+    ///   which may be of different networks.
+    pub near: Near,
 }
 
 /// The reason why rails cannot use a device.
@@ -67,7 +84,7 @@ pub enum Unusable {
         /// The port.
         port: u8,
     },
-    /// An endpoint uses no more devices, and others come before it in the library's order.
+    /// An endpoint uses no more devices, and others come before it.
     #[error(
         "at most {MAX_DEVICES} devices are used, and others come first: name the devices to use"
     )]
@@ -86,9 +103,21 @@ impl Unusable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There are no devices.
+    /// There are no devices, and none was named.
     #[error(transparent)]
     None(#[from] DevicesError),
+    /// There are no devices, so there is no device of this name.
+    #[error("cannot use device {device}, which is not a network interface either")]
+    Absent {
+        /// The first name.
+        device: String,
+        /// Why there are no devices.
+        #[source]
+        reason: Box<DevicesError>,
+    },
+    /// There is no device of this name, which probably means a device of another backend.
+    #[error(transparent)]
+    OtherBackend(#[from] OtherBackend),
     /// There is no device of this name.
     #[error("unknown device {device}; this machine has {}", known.join(", "))]
     Unknown {
@@ -118,6 +147,9 @@ pub enum OpenError {
         #[source]
         reason: Unusable,
     },
+    /// Devices were to be near to a PCI device that does not exist.
+    #[error(transparent)]
+    NoPciDevice(#[from] NoPciDevice),
     /// Rails cannot use any device.
     #[error("no device can be used: {}", reasons(devices))]
     AllUnusable {
@@ -132,12 +164,14 @@ fn reasons(devices: &[(String, Unusable)]) -> String {
 }
 
 /// Opens the devices of these names, in this order. Without names, opens all devices that have an
-/// active port with an address, in the library's order, up to [`MAX_DEVICES`]. Devices
-/// and active ports that were not named and are not used are events of [`trace`](crate::trace).
+/// active port with an address, up to [`MAX_DEVICES`]: by default those [near](OpenOptions::near) to
+/// the calling thread first, and otherwise in the library's order. Devices and active ports that were
+/// not named and are not used are events of [`trace`](crate::trace).
 ///
 /// # Errors
 ///
-/// A named device does not exist or cannot be used; without names, no device can be used.
+/// A named device does not exist or cannot be used; without names, no device can be used, or there
+/// is no PCI device to be near to.
 pub fn open_devices(
     names: &[DeviceName],
     options: &OpenOptions,
@@ -157,10 +191,11 @@ pub fn open_devices_with(
     options: &OpenOptions,
     mut not_used: impl FnMut(&str, &Unusable),
 ) -> Result<Vec<VerbsDomain>, OpenError> {
-    let list = DeviceList::new().map_err(DevicesError::from)?;
-    if list.iter().len() == 0 {
-        return Err(what_is_missing().into());
-    }
+    let list = match DeviceList::new().map_err(DevicesError::from) {
+        Ok(list) if list.iter().len() > 0 => list,
+        Ok(_) => return Err(no_devices(names, what_is_missing())),
+        Err(reason) => return Err(no_devices(names, reason)),
+    };
     let mut report = |device: &str, reason: &Unusable| {
         trace::port_not_used(device, reason);
         not_used(device, reason);
@@ -168,6 +203,18 @@ pub fn open_devices_with(
     match names {
         [] => open_usable(&list, options, &mut report),
         names => open_named(&list, names, options, &mut report),
+    }
+}
+
+/// Returns the error of opening devices where there are none.
+fn no_devices(names: &[DeviceName], reason: DevicesError) -> OpenError {
+    let other = names.iter().find_map(|name| OtherBackend::of(&name.device));
+    match (other, names) {
+        (Some(other), _) => other.into(),
+        (None, [first, ..]) => {
+            OpenError::Absent { device: first.device.clone(), reason: Box::new(reason) }
+        }
+        (None, []) => reason.into(),
     }
 }
 
@@ -186,6 +233,9 @@ fn open_named(
             return Err(OpenError::Twice { device });
         }
         let Some(found) = list.find(&device) else {
+            if let Some(other) = OtherBackend::of(&device) {
+                return Err(other.into());
+            }
             let known = list.iter().map(|device| device.name().to_string()).collect();
             return Err(OpenError::Unknown { device, known });
         };
@@ -200,6 +250,7 @@ fn open_usable(
     options: &OpenOptions,
     not_used: &mut dyn FnMut(&str, &Unusable),
 ) -> Result<Vec<VerbsDomain>, OpenError> {
+    let origin = Origin::of(options.near)?;
     let mut domains = Vec::new();
     let mut devices = Vec::new();
     for device in list.iter() {
@@ -211,7 +262,8 @@ fn open_usable(
     if domains.is_empty() {
         return Err(OpenError::AllUnusable { devices });
     }
-    let domains = first_of(domains, &mut devices);
+    let domains =
+        first_of(origin.nearest_first(domains, |(name, _)| Place::of(name)), &mut devices);
     for (device, reason) in devices.iter().filter(|(_, reason)| reason.is_unexpected()) {
         not_used(device, reason);
     }
@@ -248,7 +300,7 @@ fn open_device(
         Some(port) if !(1..=last).contains(&port) => return Err(Unusable::NoPort { port, last }),
         Some(number) => {
             let attributes = context.query_port(number)?;
-            if !is_active(&attributes) {
+            if !attributes.state.is_active() {
                 return Err(Unusable::Inactive { port: number, state: attributes.state });
             }
             vec![usable(number, &attributes)?]
@@ -257,7 +309,7 @@ fn open_device(
             let mut active = Vec::new();
             for number in 1..=last {
                 let attributes = context.query_port(number)?;
-                if is_active(&attributes) {
+                if attributes.state.is_active() {
                     active.push(usable(number, &attributes));
                 }
             }
@@ -286,10 +338,26 @@ mod tests {
     #[test]
     fn without_devices_the_error_names_what_is_missing() {
         let Err(expected) = crate::devices::devices() else { return };
-        let names = [vec![], vec!["mlx5_0".parse().unwrap()]];
-        for names in names {
-            let error = open_devices(&names, &OpenOptions::default()).unwrap_err();
-            assert_eq!(error, OpenError::None(expected.clone()));
+        let error = open_devices(&[], &OpenOptions::default()).unwrap_err();
+        assert_eq!(error, OpenError::None(expected.clone()));
+        let names = ["mlx5_0", "mlx5_1:1"].map(|name| name.parse().unwrap());
+        let error = open_devices(&names, &OpenOptions::default()).unwrap_err();
+        let words = "cannot use device mlx5_0, which is not a network interface either";
+        assert_eq!(error.to_string(), words);
+        assert_eq!(
+            error,
+            OpenError::Absent { device: "mlx5_0".into(), reason: Box::new(expected) }
+        );
+    }
+
+    #[test]
+    fn a_network_interface_is_not_an_rdma_device_that_is_missing() {
+        let names = ["mlx5_0", "lo:1"].map(|name| name.parse().unwrap());
+        for error in [
+            no_devices(&names, DevicesError::KernelModule),
+            open_devices(&names[1..], &OpenOptions::default()).unwrap_err(),
+        ] {
+            assert_eq!(error, OpenError::OtherBackend(OtherBackend::of("lo").unwrap()));
         }
     }
 

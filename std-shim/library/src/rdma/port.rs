@@ -3,12 +3,7 @@
 use super::gid::{NoGid, choose_gid};
 use crate::backend::{Gid, Mtu, Port};
 use crate::devices::GidInterface;
-use polyrail_ffi::{Context, GidEntry, LinkLayer, PortAttributes, PortState};
-
-/// Whether the port is active.
-pub(super) fn is_active(port: &PortAttributes) -> bool {
-    matches!(port.state, PortState::Active | PortState::ActiveDefer)
-}
+use polyrail_ffi::{Context, GidEntry, LinkLayer, PortAttributes};
 
 /// Returns a port with its GID at `gid_index`, or its best GID.
 pub(super) fn usable_port(

@@ -28,4 +28,8 @@ impl Connect for QueuePair {
     fn fail(&self) -> Result<(), DeviceError> {
         Ok(self.to_error()?)
     }
+
+    fn is_connected(&self) -> bool {
+        QueuePair::is_connected(self)
+    }
 }

@@ -14,8 +14,8 @@ pub struct DeviceReport {
     pub transport: &'static str,
     /// Name of the interface.
     pub interface: String,
-    /// Addresses of the interface, with the lengths of their prefixes. Each can be opened by itself:
-    /// `tcp:10.0.0.1`.
+    /// Addresses of the interface, with the lengths of their prefixes. Each can be opened by
+    /// itself: `tcp:10.0.0.1`.
     #[serde(serialize_with = "as_text")]
     pub addresses: Vec<IpNet>,
     /// Whether the interface is up and has carrier.
@@ -23,6 +23,10 @@ pub struct DeviceReport {
     /// Data rate of its link in Mbit/s; `None` if the driver does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mbps: Option<u32>,
+    /// Rate in Mbit/s at which the host can use the link: `mbps`, or the data rate of the device's
+    /// PCI link if that is less ([`Place::limited_mbps`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effective_mbps: Option<u32>,
     /// Its place in the machine.
     pub place: Place,
 }
@@ -42,19 +46,29 @@ pub fn devices() -> Result<Vec<DeviceReport>, InterfaceError> {
     for own in interfaces::all()? {
         match devices.iter_mut().find(|device| device.interface == own.interface) {
             Some(device) => device.addresses.push(own.net),
-            None => devices.push(DeviceReport {
-                name: format!("tcp:{}", own.interface),
-                transport: "TCP",
-                addresses: vec![own.net],
-                up: own.has_carrier(),
-                // -1 or an error where the driver does not know it.
-                mbps: attribute(&Path::new("/sys/class/net").join(&own.interface), "speed"),
-                place: Place::of_interface(&own.interface),
-                interface: own.interface,
-            }),
+            None => {
+                let place = Place::of_interface(&own.interface);
+                let mbps = mbps_of(&own.interface);
+                devices.push(DeviceReport {
+                    name: format!("tcp:{}", own.interface),
+                    transport: "TCP",
+                    addresses: vec![own.net],
+                    up: own.has_carrier(),
+                    mbps,
+                    effective_mbps: mbps.map(|mbps| place.limited_mbps(mbps)),
+                    place,
+                    interface: own.interface,
+                });
+            }
         }
     }
     Ok(devices)
+}
+
+/// Returns the data rate of an interface's link in Mbit/s; `None` if the driver does not report it.
+pub(super) fn mbps_of(interface: &str) -> Option<u32> {
+    // -1 or an error where the driver does not know it.
+    attribute(&Path::new("/sys/class/net").join(interface), "speed")
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! A device over TCP as a [`Domain`].
 
+use super::devices::mbps_of;
 use crate::backend::{
     DeviceError, DeviceEvent, Domain, EventCursor, MemoryOwner, MemoryRange, Notify, Port, QpCap,
     Region,
 };
+use crate::place::Place;
 use polyrail_core::verbs::{AccessFlags, DeviceId};
 use polyrail_nic_parts::channel::CompletionChannel;
 use polyrail_nic_parts::event::AsyncEvent;
@@ -28,6 +30,10 @@ impl Domain for ProtectionDomain {
         self.device().name()
     }
 
+    fn is_tcp(&self) -> bool {
+        true
+    }
+
     fn separate(&self) -> Result<Self, DeviceError> {
         Ok(self.device().alloc_pd()?)
     }
@@ -42,6 +48,10 @@ impl Domain for ProtectionDomain {
 
     fn max_srq_wr(&self) -> u32 {
         self.device().limits().max_srq_wr
+    }
+
+    fn max_region_bytes(&self) -> u64 {
+        self.device().limits().max_mr_size
     }
 
     /// Returns the device's only port. Its GID is the IP address.
@@ -65,6 +75,13 @@ impl Domain for ProtectionDomain {
             return Err(DeviceError::PortDown { port: number });
         }
         self.ports()?.pop().ok_or(DeviceError::NoPort { port: number })
+    }
+
+    fn port_mbps(&self, number: u8) -> Result<u32, DeviceError> {
+        self.port(number)?;
+        let interface = self.device().interface();
+        let mbps = mbps_of(interface).unwrap_or(0);
+        Ok(Place::of_interface(interface).limited_mbps(mbps))
     }
 
     fn event_cursor(&self) -> EventCursor {
@@ -113,6 +130,10 @@ impl Domain for ProtectionDomain {
 
     fn has_on_demand_paging(&self) -> Result<bool, DeviceError> {
         Ok(self.device().limits().on_demand_paging)
+    }
+
+    fn pins_memory(&self) -> bool {
+        false
     }
 
     unsafe fn register_memory(

@@ -1,5 +1,5 @@
-//! The NIC over TCP of crate [`polyrail_tcp_nic`], as a [backend](crate::backend) of endpoints. With
-//! it, programs of any two Linux hosts can be connected, without any RDMA device.
+//! The NIC over TCP of crate [`polyrail_tcp_nic`], as a [backend](crate::backend) of endpoints.
+//! With it, programs of any two Linux hosts can be connected, without any RDMA device.
 //!
 //! [`devices`] lists them, and [`open_devices`] or [`open_usable_devices`] opens them. [Over
 //! TCP](crate::over_tcp) explains when to use it, and how.

@@ -12,7 +12,10 @@ use std::net::{IpAddr, SocketAddr};
 #[non_exhaustive]
 pub enum OpenDevicesError {
     /// A device cannot be opened.
-    #[error("cannot open device tcp:{name}")]
+    #[error("cannot open device {}", match &**name {
+        "" => "\"tcp:\"".to_owned(),
+        name => format!("tcp:{name}"),
+    })]
     Open {
         /// Its name, without `tcp:`.
         name: String,
@@ -57,8 +60,8 @@ pub enum OpenDevicesError {
 /// Opens the devices of these network interfaces (`eth0`, `tcp:eth0`) or addresses (`10.0.0.1`), in
 /// this order, and allocates a protection domain of each. Endpoints use them in turn.
 ///
-/// A name can have another address behind `@`, at which peers connect to the device, with or without
-/// a port (`eth0@192.0.2.1`, `eth0@192.0.2.1:7500`, `eth0@[2001:db8::1]:7500`): see
+/// A name can have another address behind `@`, at which peers connect to the device, with or
+/// without a port (`eth0@192.0.2.1`, `eth0@192.0.2.1:7500`, `eth0@[2001:db8::1]:7500`): see
 /// [`DeviceOptions::advertised`], which is for the other devices.
 ///
 /// ```
@@ -234,9 +237,13 @@ mod tests {
                 assert_eq!(error.to_string(), twice);
             }
         }
-        for name in ["tcp:", "tcp:tcp:lo"] {
+        let error = open(&["tcp:tcp:lo"], 0).unwrap_err();
+        assert_eq!(error.to_string(), "cannot open device tcp:tcp:lo");
+        for name in ["", "tcp:"] {
             let error = open(&[name], 0).unwrap_err();
-            assert_eq!(error.to_string(), format!("cannot open device {name}"));
+            assert_eq!(error.to_string(), "cannot open device \"tcp:\"");
+            let source = error.source().unwrap().to_string();
+            assert!(source.starts_with("\"\" is not a network interface"), "{source}");
         }
         let error = open(&["no such"], 0).unwrap_err();
         assert_eq!(error.to_string(), "cannot open device tcp:no such");

@@ -10,7 +10,8 @@ use std::net::IpAddr;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotUsed {
-    /// It is a loopback or dummy interface with an address of the host, and other interfaces are used.
+    /// It is a loopback or dummy interface with an address of the host, and other interfaces are
+    /// used.
     #[error("it is an address of a loopback or dummy interface, which may lead to a load balancer")]
     Loopback,
     /// It is a bridge without a NIC, and other interfaces are used.
@@ -60,8 +61,9 @@ impl NotUsed {
 /// reason. An address that several interfaces have is one device, as with
 /// [`open_devices`](super::open_devices).
 ///
-/// Endpoints of two hosts use their devices in turn, so the interfaces of both hosts must be in the
-/// same order. Otherwise, use [`open_devices`](super::open_devices).
+/// Endpoints of two hosts use their devices in turn. If the hosts list their interfaces in
+/// different orders, the end that answers [pairs](crate::pairing) its devices with those of the
+/// other end.
 ///
 /// # Errors
 ///

@@ -9,15 +9,15 @@ use polyrail::heal::MAX_HEALING_BYTES;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, Fabric, ProtectionDomain};
 use polyrail::p2p::{
-    CallError, End, HealingLink, HealingMessage, NotNow, P2pBuilder, P2pEndpoint, Received,
-    RecvBuffer, RecvHandle, SendHandle,
+    CallError, End, FlushHandle, HealingLink, HealingMessage, NotNow, P2pBuilder, P2pEndpoint,
+    Received, RecvBuffer, RecvHandle, SendHandle,
 };
 use polyrail::verbs::DeviceKeys;
 use polyrail::virtual_qp::RailState;
 use std::time::Instant;
 
-/// One end: its devices, of the software NIC unless others are named, and a buffer for what it sends
-/// and receives.
+/// One end: its devices, of the software NIC unless others are named, and a buffer for what it
+/// sends and receives.
 pub struct Side<D: Domain = ProtectionDomain, V = Device> {
     pub devices: Vec<V>,
     pub domains: Vec<D>,
@@ -138,6 +138,13 @@ impl<D: Domain, V> Pair<D, V> {
     pub fn received(&mut self, handle: RecvHandle) -> Result<Received, CallError> {
         self.until(|pair| {
             pair.far.endpoint.test_recv(handle)?.ok_or(CallError::NotNow(NotNow::NoCredits))
+        })
+    }
+
+    pub fn flushed(&mut self, handle: &FlushHandle) -> Result<(), CallError> {
+        self.until(|pair| match pair.far.endpoint.test_flush(handle)? {
+            true => Ok(()),
+            false => Err(NotNow::NoCredits.into()),
         })
     }
 

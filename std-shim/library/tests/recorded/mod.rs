@@ -19,8 +19,8 @@ use polyrail::nic::{
 use polyrail::verbs::{AccessFlags, DeviceId, RecvRequest};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 /// What an endpoint asked of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,6 +50,21 @@ pub struct Recorded {
     pub keeps_regions: Arc<AtomicBool>,
     /// While it is set, closing a region takes its time.
     pub is_slow: Arc<AtomicBool>,
+    /// Registrations that have begun, and how many must have before one of them is made.
+    pub registers_with: Option<Arc<(AtomicUsize, usize)>>,
+    /// Whether it says that registering takes a time in proportion to the length.
+    pub pins_memory: bool,
+    /// The thread of the last registration.
+    pub registered_on: Arc<Mutex<Option<ThreadId>>>,
+    /// The rate of its ports, and how often it has changed.
+    pub speed: Arc<Mutex<Speed>>,
+}
+
+/// The rate of ports in Mbit/s, and the changes that no reader has seen.
+#[derive(Debug, Default)]
+pub struct Speed {
+    mbps: u32,
+    changes: u32,
 }
 
 impl Recorded {
@@ -62,13 +77,33 @@ impl Recorded {
             holds: Arc::default(),
             keeps_regions: Arc::default(),
             is_slow: Arc::default(),
+            registers_with: None,
+            pins_memory: true,
+            registered_on: Arc::default(),
+            speed: Arc::default(),
         }
+    }
+
+    /// Sets the rate of its ports, without an event.
+    pub fn set_speed_silently(&self, mbps: u32) {
+        self.speed.lock().unwrap().mbps = mbps;
+    }
+
+    /// Changes the rate of its ports, with an event for its only reader.
+    pub fn set_speed(&self, mbps: u32) {
+        let mut speed = self.speed.lock().unwrap();
+        *speed = Speed { mbps, changes: speed.changes + 1 };
     }
 
     /// A device of this name and these limits, without a record.
     pub fn on(fabric: &Fabric, name: &str, limits: DeviceLimits) -> Self {
         let config = DeviceConfig { limits, ..DeviceConfig::named(name) };
         Self::new(fabric.create_device(config).alloc_pd().unwrap(), &Log::default())
+    }
+
+    /// Whether the reader has not seen all changes of the rate.
+    pub fn has_unread_speed(&self) -> bool {
+        self.speed.lock().unwrap().changes > 0
     }
 
     /// Regions that the device has now.
@@ -121,6 +156,10 @@ impl Domain for Recorded {
         self.domain.max_srq_wr()
     }
 
+    fn max_region_bytes(&self) -> u64 {
+        self.domain.max_region_bytes()
+    }
+
     fn ports(&self) -> Result<Vec<Port>, DeviceError> {
         self.domain.ports()
     }
@@ -130,11 +169,25 @@ impl Domain for Recorded {
         self.domain.port(number)
     }
 
+    fn port_mbps(&self, number: u8) -> Result<u32, DeviceError> {
+        self.domain.port(number)?;
+        Ok(self.speed.lock().unwrap().mbps)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.domain.is_gone()
+    }
+
     fn event_cursor(&self) -> EventCursor {
         self.domain.event_cursor()
     }
 
     fn next_event(&self, reader: &mut EventCursor) -> Option<DeviceEvent> {
+        let mut speed = self.speed.lock().unwrap();
+        if let Some(changes) = speed.changes.checked_sub(1) {
+            speed.changes = changes;
+            return Some(DeviceEvent::SpeedChange);
+        }
         self.domain.next_event(reader)
     }
 
@@ -199,12 +252,30 @@ impl Domain for Recorded {
         self.domain.has_on_demand_paging()
     }
 
+    fn pins_memory(&self) -> bool {
+        self.pins_memory
+    }
+
     unsafe fn register_memory(
         &self,
         memory: MemoryRange,
         access: AccessFlags,
         owner: Option<MemoryOwner>,
     ) -> Result<(RecordedRegion, RegionKeys), DeviceError> {
+        *self.registered_on.lock().unwrap() = Some(thread::current().id());
+        if let Some(together) = &self.registers_with {
+            let (begun, needed) = &**together;
+            begun.fetch_add(1, SeqCst);
+            let since = Instant::now();
+            while begun.load(SeqCst) < *needed {
+                assert!(
+                    since.elapsed() < Duration::from_secs(60),
+                    "{} has begun alone",
+                    memory.length
+                );
+                thread::yield_now();
+            }
+        }
         // SAFETY: the caller's promise.
         let registered = unsafe { self.domain.register_memory(memory, access, owner) };
         let (stays, is_slow) = (Arc::clone(&self.keeps_regions), Arc::clone(&self.is_slow));
@@ -293,7 +364,7 @@ fn aside<T: Send + 'static>(
 ) -> Connecting<T> {
     let holds = Arc::clone(holds);
     Connecting::aside(move || {
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(1));
         while holds.load(SeqCst) {
             thread::sleep(Duration::from_millis(1));
         }

@@ -1,8 +1,22 @@
 //! Faults that come and go at random.
 
-use super::{End, Ends};
-use polyrail::nic::{Fault, When};
+use super::Ends;
+use polyrail::endpoint::Endpoint;
+use polyrail::nic::{Device, Fault, When};
 use polyrail::virtual_qp::RailId;
+
+/// Two ends whose devices fail.
+pub trait TwoEnds {
+    /// The devices of an end, and the end.
+    fn side(&mut self, is_near: bool) -> (&[Device], &mut Endpoint);
+}
+
+impl TwoEnds for Ends {
+    fn side(&mut self, is_near: bool) -> (&[Device], &mut Endpoint) {
+        let end = if is_near { &mut self.near } else { &mut self.far };
+        (&end.devices, &mut end.endpoint)
+    }
+}
 
 /// Faults of all devices, that begin and end at random, several at a time.
 pub struct FaultSchedule {
@@ -17,7 +31,7 @@ impl FaultSchedule {
     }
 
     /// One step.
-    pub fn step(&mut self, ends: &mut Ends) {
+    pub fn step(&mut self, ends: &mut impl TwoEnds) {
         if self.random.one_in(100) {
             self.notice_silence(ends);
         }
@@ -27,10 +41,10 @@ impl FaultSchedule {
         let at = self.random.below(4) as usize;
         if at < self.suffered.len() {
             let (is_near, device, end) = self.suffered.swap_remove(at);
-            return side(ends, is_near).devices[device].inject(When::Now, end);
+            return ends.side(is_near).0[device].inject(When::Now, end);
         }
         let is_near = self.random.one_in(2);
-        let devices = &side(ends, is_near).devices;
+        let (devices, _) = ends.side(is_near);
         let device = self.random.below(devices.len() as u64) as usize;
         let (begin, end) = match self.random.below(4) {
             0 => (Fault::Silent(true), Fault::Silent(false)),
@@ -42,30 +56,26 @@ impl FaultSchedule {
     }
 
     /// Nothing but a clock tells of rails that fall silent.
-    fn notice_silence(&mut self, ends: &mut Ends) {
+    fn notice_silence(&mut self, ends: &mut impl TwoEnds) {
         for (_, device, _) in self.suffered.iter().filter(|(.., end)| *end == Fault::Silent(false))
         {
-            let here = side(ends, self.random.one_in(2));
+            let (_, here) = ends.side(self.random.one_in(2));
             for rail in (0..4).map(RailId::Data).chain([RailId::Notify]) {
-                let name = here.endpoint.device_of(rail);
+                let name = here.device_of(rail);
                 if name.ends_with(&device.to_string()) {
-                    here.endpoint.fail_rail(rail);
+                    here.fail_rail(rail);
                 }
             }
         }
     }
 
     /// Ends all of it.
-    pub fn lift_all(&mut self, ends: &mut Ends) {
+    pub fn lift_all(&mut self, ends: &mut impl TwoEnds) {
         self.notice_silence(ends);
         for (is_near, device, end) in self.suffered.drain(..) {
-            side(ends, is_near).devices[device].inject(When::Now, end);
+            ends.side(is_near).0[device].inject(When::Now, end);
         }
     }
-}
-
-fn side(ends: &mut Ends, is_near: bool) -> &mut End {
-    if is_near { &mut ends.near } else { &mut ends.far }
 }
 
 /// SplitMix64.

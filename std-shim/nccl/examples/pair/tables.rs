@@ -13,6 +13,9 @@ const VERSIONS: [u32; 5] = [NEWEST, 11, 10, 9, 8];
 /// The first version that can merge devices.
 const MERGES: u32 = 9;
 
+/// The first version whose properties name the rail of a device, and its plane.
+const RAIL_IDS: u32 = 12;
+
 /// Tags of the buffers of a receive.
 const TAGS: [c_int; 8] = [7, -1, 0, c_int::MAX, 3, c_int::MIN, 2, 1000];
 
@@ -43,6 +46,9 @@ pub(crate) fn describe(plugin: &str, nics: &[c_int]) -> Result<String, String> {
         if version < MERGES {
             expected.pop();
             expected.iter_mut().for_each(|device| device.parts.clear());
+        }
+        if version < RAIL_IDS {
+            expected.iter_mut().for_each(|device| device.rail_ids = [-1; 2]);
         }
         if found != expected {
             return Err(format!("version {version} has {found:?}, not {expected:?}"));

@@ -54,6 +54,14 @@ impl Connection {
             self.poll();
             return Ok(None);
         }
+        // With re-routing, data that is posted again must not land in a buffer that NCCL has
+        // already reused.
+        let early = early && !self.terms.reroutes;
+        if early {
+            // No test of such a request polls for its message. What has arrived makes the sender
+            // free for the next offer, which otherwise waits for a poll.
+            self.poll();
+        }
         let mut offered = ArrayVec::<_, MAX_BUFFERS>::new();
         let mut may_flush = self.always_flush;
         for buffer in buffers {
@@ -65,9 +73,7 @@ impl Connection {
         drop(offered);
         match called {
             Ok(handle) => {
-                // With re-routing, data that is posted again must not land in a buffer that NCCL
-                // has already reused.
-                let request = if early && !self.terms.reroutes {
+                let request = if early {
                     self.early.push(handle);
                     Request::Early { count: buffers.len() as u8 }
                 } else {
@@ -118,26 +124,50 @@ impl Connection {
     /// buffers.
     // NCCL calls this thousands of times for each message.
     #[inline]
-    pub(crate) fn test(
-        &mut self,
-        serial: u64,
-        report: impl FnOnce(&[u32]),
-    ) -> Result<bool, Refusal> {
+    pub(crate) fn test(&mut self, serial: u64, report: impl Fn(&[u32])) -> Result<bool, Refusal> {
+        // A poll often completes several requests: if the last call found its request done, this
+        // one is likely to be done too, and needs no poll.
+        if self.found {
+            self.found = false;
+            match self.look_without_poll(serial, &report) {
+                Ok(false) => {}
+                known => return self.conclude(serial, known),
+            }
+        }
         // Most calls find nothing, so they look only once.
         self.poll();
-        let tested = match self.look(serial, report) {
+        match self.look(serial, &report) {
             Ok(false) => match self.overdue() {
-                None => return Ok(false),
-                Some(overdue) => Err(overdue),
+                None => Ok(false),
+                Some(overdue) => self.conclude(serial, Err(overdue)),
             },
-            tested => tested,
-        };
-        self.requests.remove(serial);
-        tested
+            tested => self.conclude(serial, tested),
+        }
     }
 
+    /// Removes a request whose result is returned.
     #[inline]
-    fn look(&mut self, serial: u64, report: impl FnOnce(&[u32])) -> Result<bool, Refusal> {
+    fn conclude(&mut self, serial: u64, result: Result<bool, Refusal>) -> Result<bool, Refusal> {
+        // One that is reported early says nothing about the others.
+        self.found = !matches!(self.requests.get(serial), Some(Request::Early { .. }));
+        self.requests.remove(serial);
+        result
+    }
+
+    /// Outlined copy of [`look`](Self::look): calls that find nothing must not pay for a second
+    /// one.
+    #[inline(never)]
+    fn look_without_poll(
+        &mut self,
+        serial: u64,
+        report: &impl Fn(&[u32]),
+    ) -> Result<bool, Refusal> {
+        self.look(serial, report)
+    }
+
+    /// Returns whether a request is done, after calling `report`.
+    #[inline(always)]
+    fn look(&mut self, serial: u64, report: &impl Fn(&[u32])) -> Result<bool, Refusal> {
         let Self { requests, wire, arrived, .. } = self;
         let is_done = match requests.get(serial) {
             Some(Request::Send { handle, bytes }) => wire.test_send(*handle).inspect(|is_done| {

@@ -1,5 +1,5 @@
-//! The thread that serves connections that NCCL does not call: it handles messages of peers at
-//! once, lets peers resume broken links, and polls. It runs while there are connections.
+//! The thread that serves connections that NCCL calls rarely or not at all: it handles messages of
+//! peers at once, lets peers resume broken links, and polls. It runs while there are connections.
 
 use super::all::CONNECTIONS;
 use super::connection::Connection;

@@ -9,9 +9,11 @@ use crate::guard::{Code, Refusal};
 use crate::log;
 use crate::meet::door::Door;
 use crate::meet::{Link, Message, Met, Terms};
+use crate::metrics;
 use crate::rails::Wire;
 use polyrail::chain::Chain;
 use polyrail::link::{HexBytes, LinkError};
+use polyrail::metrics::Source;
 use polyrail::p2p::{HealingLink, HealingMessage, RecvHandle};
 use polyrail::virtual_qp::{FailedBecause, RailEventKind};
 use rustix::io::Errno;
@@ -68,9 +70,13 @@ pub(crate) struct Connection {
     pub(super) arrived: Arrived,
     /// Receives in flight that were reported as done when they were posted.
     pub(super) early: Vec<RecvHandle>,
+    /// Whether the last test found its request done.
+    pub(super) found: bool,
     polls: u64,
     /// The value of `polls` in the caretaker's last round.
     polls_seen: u64,
+    /// `None` if metrics are not exported.
+    metrics: Option<Source>,
     /// When and why the link to the peer ended.
     ended: Option<(Instant, String)>,
     /// When and why the connection failed.
@@ -106,8 +112,10 @@ impl Connection {
             requests: Requests::new(spent),
             arrived: Arrived::default(),
             early: Vec::new(),
+            found: false,
             polls: 0,
             polls_seen: 0,
+            metrics: metrics::source(),
             ended: None,
             failed: None,
         }
@@ -133,7 +141,7 @@ impl Connection {
     #[inline]
     pub(super) fn poll(&mut self) {
         self.polls += 1;
-        if let Err(error) = self.wire.poll()
+        if let Some(error) = self.wire.poll()
             // With re-routing, the other rails continue if the device of one rail is gone.
             && !self.terms.reroutes
         {
@@ -158,6 +166,9 @@ impl Connection {
             self.log_events();
         }
         self.log_failure();
+        if let Some(metrics) = &mut self.metrics {
+            metrics.publish_if_wanted(|| vec![self.wire.metrics()]);
+        }
         if self.has_waiting() {
             self.fail_without_peer();
         }
@@ -268,9 +279,11 @@ impl Connection {
         }
     }
 
-    /// Polls in the caretaker's round, unless NCCL polled since the last round.
+    /// Polls in the caretaker's round, unless NCCL's polls have [attended](Self::attend) to the
+    /// connection since the last round. One poll is not enough: without this, a caller that polls
+    /// once in each round would delay messages to the peer for 16 rounds.
     pub(super) fn care(&mut self) {
-        if self.polls == self.polls_seen {
+        if self.polls / SEND_EVERY == self.polls_seen / SEND_EVERY {
             self.poll();
             self.attend();
         }
@@ -327,8 +340,11 @@ impl Connection {
 
     /// Closes the connection, so that no device accesses its buffers any more.
     pub(crate) fn close(mut self) {
-        let Self { wire, .. } = &mut self;
+        let Self { wire, metrics, .. } = &mut self;
         wire.give_up(CLOSE_TIMEOUT);
+        if let Some(metrics) = metrics {
+            metrics.publish(vec![wire.metrics()]);
+        }
     }
 }
 
@@ -338,5 +354,8 @@ fn because(why: &FailedBecause) -> String {
         FailedBecause::Owner => "this side failed it".to_owned(),
         FailedBecause::Lost => "its queue pair is gone".to_owned(),
         FailedBecause::Peer => "the peer reported the failure".to_owned(),
+        FailedBecause::OnPurpose | FailedBecause::PeerOnPurpose => {
+            "it is fenced to take requests back".to_owned()
+        }
     }
 }

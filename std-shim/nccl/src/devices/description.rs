@@ -1,6 +1,7 @@
 //! Properties of a NIC that NCCL asks for, and the trait of kinds of NICs.
 
 use crate::rails::Nics;
+use polyrail::interfaces::IpNet;
 use std::sync::Arc;
 
 /// Properties of a NIC that NCCL asks for.
@@ -35,6 +36,9 @@ impl Gpu {
 pub(crate) trait Group: Send + Sync {
     /// Returns the description of each NIC.
     fn descriptions(&self) -> &[Description];
+
+    /// Returns the network of each NIC, if it is known.
+    fn networks(&self) -> Vec<Option<IpNet>>;
 
     /// Returns the NICs with these indices as one device.
     fn nics(&self, places: &[usize]) -> Arc<dyn Nics>;

@@ -1,6 +1,7 @@
 //! All devices of this process.
 
 use super::description::{Description, Gpu, Group};
+use super::rail_ids::{RailIds, rail_ids};
 use super::software;
 #[cfg(feature = "tcp")]
 use super::tcp;
@@ -8,6 +9,7 @@ use super::tcp;
 use super::verbs;
 use crate::abi::{PTR_CUDA, PTR_DMABUF, PTR_HOST};
 use crate::guard::{Code, Refusal};
+use crate::log;
 use crate::rails::Nics;
 use crate::settings::{Backend, Settings};
 use polyrail::endpoint::MAX_DEVICES;
@@ -18,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A device, as NCCL counts them.
 pub(crate) struct Device {
     pub(crate) description: Description,
+    pub(crate) rail_ids: RailIds,
     /// Indices of its NICs among all devices.
     pub(crate) parts: Vec<usize>,
     pub(crate) nics: Arc<dyn Nics>,
@@ -29,6 +32,8 @@ pub(crate) struct Device {
 /// All devices: first the NICs, then the merged devices.
 pub(crate) struct Devices {
     group: Box<dyn Group>,
+    /// The rail and the plane of each NIC.
+    rail_ids: Vec<RailIds>,
     all: Vec<Arc<Device>>,
 }
 
@@ -48,9 +53,21 @@ impl Devices {
                 return Err(Refusal::new(Code::Usage, words));
             }
         };
-        let mut devices = Self { group, all: Vec::new() };
+        let names: Vec<&str> = group.descriptions().iter().map(|nic| nic.name.as_str()).collect();
+        let rail_ids = rail_ids(&settings.rail_ids, &names, &group.networks());
+        let mut devices = Self { group, rail_ids, all: Vec::new() };
         devices.forget_merged();
+        devices.warn_of_unknown_rates(settings);
         Ok(devices)
+    }
+
+    /// Logs the rates of devices that do not exist.
+    fn warn_of_unknown_rates(&self, settings: &Settings) {
+        for (name, _) in &settings.device_mbps {
+            if !self.all.iter().any(|device| device.nics.has_device(name)) {
+                log::warn(&format!("POLYRAIL_DEVICE_MBPS: {name} is not a device"));
+            }
+        }
     }
 
     /// Removes all merged devices.
@@ -118,12 +135,14 @@ impl Devices {
             ..first.clone()
         };
         let nics = self.group.nics(&parts);
-        // NCCL keeps NICs without a PCI device in a list of their own, and merges them by default. It
-        // then loses the merged device (`ncclTopoGetVNicParent` of versions 2.27 to 2.30 puts it where
-        // nothing is read), unless it has the name of a device in the list, whose place it takes.
+        // NCCL keeps NICs without a PCI device in a list of their own, and merges them by default.
+        // It then loses the merged device (`ncclTopoGetVNicParent` of versions 2.27 to 2.30 puts it
+        // where nothing is read), unless it has the name of a device in the list, whose place it
+        // takes.
         let name = kept(if first.pci_path.is_none() { &first.name } else { &description.name });
         let pci_path = description.pci_path.as_deref().map(kept);
-        Device { description, parts, nics, name, pci_path }
+        let rail_ids = RailIds::of_parts(parts.iter().map(|place| self.rail_ids[*place]));
+        Device { description, rail_ids, parts, nics, name, pci_path }
     }
 }
 

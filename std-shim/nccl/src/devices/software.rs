@@ -4,9 +4,11 @@ use super::description::{Description, Gpu, Group};
 use crate::guard::{Code, Refusal};
 use crate::rails::{Nics, nics};
 use crate::settings::Settings;
+use polyrail::interfaces::IpNet;
 use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
 #[cfg(feature = "test-hooks")]
 use polyrail::nic::{Fault, When};
+use polyrail::pairing::networks;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The default devices.
@@ -69,6 +71,10 @@ impl Software {
 impl Group for Software {
     fn descriptions(&self) -> &[Description] {
         &self.descriptions
+    }
+
+    fn networks(&self) -> Vec<Option<IpNet>> {
+        networks(&self.domains)
     }
 
     fn nics(&self, places: &[usize]) -> Arc<dyn Nics> {

@@ -7,6 +7,8 @@ use crate::log;
 use crate::rails::{Nics, nics};
 use crate::settings::Settings;
 use polyrail::chain::Chain;
+use polyrail::interfaces::IpNet;
+use polyrail::pairing::networks;
 use polyrail::tcp::{
     DeviceOptions, DeviceReport, OpenDevicesError, OpenError, PORT, ProtectionDomain, devices,
     open_another_device, open_usable_devices,
@@ -71,16 +73,16 @@ fn describe(domain: &ProtectionDomain, reports: &[DeviceReport]) -> Description 
         name: device.name().into(),
         pci_path: pci_path("net", device.interface()),
         guid: guid(device.address().ip(), device.interface()),
-        speed_mbps: report.and_then(|report| report.mbps).unwrap_or(UNKNOWN_MBPS),
+        speed_mbps: report.and_then(|report| report.effective_mbps).unwrap_or(UNKNOWN_MBPS),
         port: PORT,
         gpu: Gpu::default(),
     }
 }
 
-/// Returns a number for an address. NCCL counts NICs with equal numbers as ports of one card, so those
-/// of a host must differ: the number depends on the whole address, since interfaces in networks of
-/// equal numbering have the same last bytes, and on the interface of a link-local address, since
-/// several can have the same one. All processes of the host get the same number.
+/// Returns a number for an address. NCCL counts NICs with equal numbers as ports of one card, so
+/// those of a host must differ: the number depends on the whole address, since interfaces in
+/// networks of equal numbering have the same last bytes, and on the interface of a link-local
+/// address, since several can have the same one. All processes of the host get the same number.
 fn guid(ip: IpAddr, interface: &str) -> u64 {
     let (octets, is_link_local) = match ip {
         IpAddr::V4(ip) => (ip.to_ipv6_mapped().octets(), ip.is_link_local()),
@@ -92,7 +94,8 @@ fn guid(ip: IpAddr, interface: &str) -> u64 {
 
 /// Returns the hash FNV-1a of 64 bits.
 fn fnv_1a(bytes: impl Iterator<Item = u8>) -> u64 {
-    /// The offset basis and the prime of the [definition](http://www.isthe.com/chongo/tech/comp/fnv/).
+    /// The offset basis and the prime of the
+    /// [definition](http://www.isthe.com/chongo/tech/comp/fnv/).
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     bytes.fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
@@ -101,6 +104,10 @@ fn fnv_1a(bytes: impl Iterator<Item = u8>) -> u64 {
 impl Group for Tcp {
     fn descriptions(&self) -> &[Description] {
         &self.descriptions
+    }
+
+    fn networks(&self) -> Vec<Option<IpNet>> {
+        networks(&self.domains)
     }
 
     fn nics(&self, places: &[usize]) -> Arc<dyn Nics> {
@@ -150,7 +157,7 @@ mod tests {
             assert!(words.contains("is named twice: its address is 127.0.0."), "{words}");
         }
         let words = open(&["lo", "tcp:"]).err().unwrap().words.clone();
-        assert!(words.contains("cannot open device tcp:"), "{words}");
+        assert!(words.contains("cannot open device \"tcp:\""), "{words}");
     }
 
     #[test]

@@ -9,7 +9,9 @@ use crate::settings::Settings;
 use polyrail::backend::{DeviceError, DeviceName, DmaBuf, Domain};
 use polyrail::chain::Chain;
 use polyrail::devices::{DeviceReport, PortReport, devices};
+use polyrail::interfaces::IpNet;
 use polyrail::memory::ForeignBuffer;
+use polyrail::pairing::networks;
 use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices_with};
 use polyrail::verbs::AccessFlags;
 use std::fs::File;
@@ -34,7 +36,7 @@ impl Verbs {
     /// Opens the named ports, or all active ports.
     pub(super) fn open(settings: &Settings) -> Result<Self, Refusal> {
         let reports = devices().map_err(|error| Refusal::new(Code::System, Chain(&error)))?;
-        let options = OpenOptions { gid_index: settings.gid_index };
+        let options = OpenOptions { gid_index: settings.gid_index, ..OpenOptions::default() };
         let mut verbs = Self { domains: Vec::new(), descriptions: Vec::new() };
         let wanted =
             if settings.devices.is_empty() { active(&reports) } else { settings.devices.clone() };
@@ -70,7 +72,7 @@ impl Verbs {
                 pci_path: pci_path("infiniband", &name.device),
                 guid: report.map_or(0, |report| guid(&report.guid)),
                 speed_mbps: port
-                    .map(|port| port.mbps)
+                    .map(|port| port.effective_mbps)
                     .filter(|mbps| *mbps > 0)
                     .unwrap_or(UNKNOWN_MBPS),
                 port: number.unwrap_or(1),
@@ -89,6 +91,10 @@ impl Group for Verbs {
         &self.descriptions
     }
 
+    fn networks(&self) -> Vec<Option<IpNet>> {
+        networks(&self.domains)
+    }
+
     fn nics(&self, places: &[usize]) -> Arc<dyn Nics> {
         nics(places.iter().map(|place| self.domains[*place].clone()).collect())
     }
@@ -96,7 +102,7 @@ impl Group for Verbs {
 
 /// Returns all active ports.
 fn active(reports: &[DeviceReport]) -> Vec<DeviceName> {
-    let is_active = |port: &&PortReport| port.state.starts_with("active");
+    let is_active = |port: &&PortReport| port.is_active();
     let ports = |report: &DeviceReport| {
         let name = |port: &PortReport| DeviceName {
             device: report.name.clone(),

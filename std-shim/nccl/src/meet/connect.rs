@@ -24,11 +24,11 @@ pub(crate) struct Attempt {
 
 /// The stage of an attempt. A step takes the stage out; if the step fails, the attempt is over.
 enum Stage {
-    /// The link is not being opened yet. With the reason, if this host lacked something for it, such
-    /// as a file descriptor: then the next step tries again.
+    /// The link is not being opened yet. With the reason, if this host lacked something for it,
+    /// such as a file descriptor: then the next step tries again.
     Opening(Option<LinkError>),
-    /// The link is being opened, or is open. With the reason, if this host had no file descriptor for
-    /// this end: then the next step tries again.
+    /// The link is being opened, or is open. With the reason, if this host had no file descriptor
+    /// for this end: then the next step tries again.
     Reaching(Box<Link>, Option<Refusal>),
     /// This end has sent its hello, and waits for the peer's.
     Greeting(Box<Link>, Box<dyn Wire>),
@@ -159,7 +159,7 @@ impl Attempt {
         if !link.is_open() {
             return Ok(Step::Stays(Stage::Reaching(link, None)));
         }
-        let wire = match self.site.wire(self.terms, End::Sender) {
+        let wire = match self.site.wire(self.terms, End::Sender, None) {
             Ok(wire) => wire,
             Err(NotMade { refusal, lacks_descriptor: true }) => {
                 return Ok(Step::Stays(Stage::Reaching(link, Some(refusal))));

@@ -135,8 +135,8 @@ impl Listener {
     }
 
     /// Returns whether another sender can be answered. If senders wait and there is no room, drops
-    /// the sender that was answered first, at least [`GRACE`] ago: one for which this side is ready,
-    /// if there is one.
+    /// the sender that was answered first, at least [`GRACE`] ago: one for which this side is
+    /// ready, if there is one.
     fn make_room(&mut self) -> bool {
         if self.answered.len() >= MOST_ANSWERED && self.door.is_called(self.number) {
             // This side may never be ready for a sender that says that it is.
@@ -189,7 +189,7 @@ fn admit(site: &Site, hello: &Hello, call: &Call) -> Result<Joining, NotMade> {
         let words = "the peer's rails, queue pairs or healing do not fit the settings here";
         return Err(Refusal::new(Code::Usage, words).into());
     }
-    let wire = site.wire(call.terms, End::Receiver)?;
+    let wire = site.wire(call.terms, End::Receiver, Some(&hello.reach))?;
     let mut joining = Joining::new(wire, &hello.reach, site.settings.connect_timeout)?;
     joining.step()?;
     Ok(joining)

@@ -92,12 +92,18 @@ impl Site {
         }
     }
 
-    /// Makes an end, which is not connected yet.
-    pub(super) fn wire(&self, terms: Terms, end: End) -> Result<Box<dyn Wire>, NotMade> {
+    /// Makes an end, which is not connected yet. The end that answers passes the `peer` that it
+    /// answers.
+    pub(super) fn wire(
+        &self,
+        terms: Terms,
+        end: End,
+        peer: Option<&Reach>,
+    ) -> Result<Box<dyn Wire>, NotMade> {
         let flushes = self.device.description.gpu.is_reached() || self.settings.always_flush;
         let builder = terms.builder(&self.settings, self.traffic_class);
         let builder = builder.only(end).flushes(flushes && end == End::Receiver);
-        let made = self.device.nics.wire(&builder);
+        let made = self.device.nics.wire(&builder, &self.settings.device_mbps, peer);
         made.map_err(|error| {
             let name = &self.device.description.name;
             let words = format!("an end of a connection on {name}: {}", Chain(&error));

@@ -68,6 +68,7 @@ impl Terms {
         P2pBuilder::new()
             .rails(self.rails.into())
             .queue_pairs_per_rail(self.queue_pairs_per_rail.into())
+            .rail_weights(settings.rail_weights)
             .split_threshold(settings.split_threshold)
             .separate_signal(settings.separate_signal)
             .connect_options(options)

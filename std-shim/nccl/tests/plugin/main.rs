@@ -16,6 +16,7 @@ mod misuse;
 mod nccl;
 mod nulls;
 mod over_tcp;
+mod paths;
 mod plugin_thread;
 mod random;
 mod ranks;
@@ -98,8 +99,9 @@ impl Plugin {
     }
 
     /// Something happens to a software NIC: 0 its link goes down, 1 it comes up, 2 the device is
-    /// gone, 3 it loses acknowledgements, 4 it does not any more, 7 it drops what arrives, 8 it finds no path three times, 9 it
-    /// never finds one, 10 it finds paths again.
+    /// gone, 3 it loses acknowledgements, 4 it does not any more, 7 it drops what arrives, 8 it
+    /// finds no path three times, 9 it never finds one, 10 it finds paths again, 11 it searches for
+    /// paths for 4 s, 12 it finds them at once.
     pub(crate) fn fault(&self, device: &str, after_bytes: u64, fault: c_int) {
         type Fault = unsafe extern "C" fn(*const c_char, u64, c_int) -> c_int;
         let name = CString::new(device).unwrap();
@@ -123,6 +125,7 @@ fn all_cases() -> Vec<&'static Case> {
         works::CASES,
         flushes::CASES,
         faults::CASES,
+        paths::CASES,
         misuse::CASES,
         leaks::CASES,
         plugin_thread::CASES,

@@ -52,6 +52,7 @@ fn devices_over_tcp_are_described(plugin: &Plugin) {
         for (at, found) in all.iter().enumerate() {
             assert_eq!((&found.pci_path, found.ptr_support, found.port), (&None, 1, 1));
             assert_eq!((found.max_recvs, found.force_flush), (8, 0));
+            assert_eq!(found.rail_ids, [-1, -1], "one network is not a rail");
             assert!(found.speed > 0);
             assert!(all[..at].iter().all(|other| other.guid != found.guid));
         }

@@ -10,6 +10,8 @@ use super::print;
 use super::progress::Bar;
 use super::signals::interrupts;
 use super::{faults, hosts, report};
+use polyrail::endpoint::RailWeights;
+use polyrail::virtual_qp::RailFailure;
 use polyrail_program::devices::OpenedDevices;
 use polyrail_program::job::Shape;
 use polyrail_program::session::ServerAddress;
@@ -17,6 +19,7 @@ use polyrail_program::transfer::{
     CopyError, CopyOptions, CopyProgress, CopyReport, TreeReport, copy_file, copy_tree, pull_tree,
     send_to, send_tree_to,
 };
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(arguments: &CopyArguments) -> Result<(), Failure> {
@@ -42,6 +45,14 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
                    another host";
         return Err(Failure::usage(why));
     }
+    let rail_weights = arguments.connection.rail_weights();
+    let rail_repair = arguments.connection.rail_repair(arguments.failure.rail_failure.into());
+    let is_rerouted = rail_repair.rail_failure == RailFailure::Reroute;
+    if arguments.requests.rails > 1 && rail_weights == RailWeights::Measured && !is_rerouted {
+        let why = "--rail-weights measured requires --rail-failure reroute, because only rails that \
+                   are rerouted are measured";
+        return Err(Failure::usage(why));
+    }
     let copying = Copying {
         arguments,
         options: CopyOptions {
@@ -55,7 +66,8 @@ fn copy(arguments: &CopyArguments) -> Result<(), Failure> {
             faults: arguments.faults.fault.clone(),
             qp_timeout: arguments.connection.qp_timeout(to.is_some()),
             quality: arguments.host_devices.quality(),
-            rail_repair: arguments.connection.rail_repair(arguments.failure.rail_failure.into()),
+            rail_weights,
+            rail_repair,
             timeouts: arguments.timeouts.timeouts(),
             overwrite: !arguments.no_overwrite,
             sync: arguments.sync,
@@ -149,7 +161,8 @@ impl Copying<'_> {
     fn reach(&self, server: &str) -> Result<(ServerAddress, OpenedDevices), Failure> {
         let CopyArguments { token, host_devices, quiet, .. } = self.arguments;
         let server = hosts::server(server, token)?;
-        let devices = hosts::reach(&server, host_devices, &self.options.timeouts, *quiet)?;
+        let CopyOptions { rails, timeouts, .. } = &self.options;
+        let devices = hosts::reach(&server, host_devices, *rails, timeouts, *quiet)?;
         Ok((server, devices))
     }
 
@@ -170,9 +183,27 @@ impl Copying<'_> {
         let copied = copy(&mut watch);
         drop(bar);
         announcer.news().inspect(|news| output::tell(news));
-        let report = copied?;
+        let report = copied.map_err(|error| self.failure(error))?;
         output::tell(&announcer.absent(&options.faults, "copy"));
         Ok(report)
+    }
+
+    /// Returns the failure of a copy. Of the paths after --to, `scp` would take the last one for
+    /// the destination.
+    fn failure(&self, error: CopyError) -> Failure {
+        let CopyArguments { paths, to, .. } = self.arguments;
+        let is_missing = match &error {
+            CopyError::Source { path, source } => {
+                source.kind() == ErrorKind::NotFound && paths.contains(path)
+            }
+            _ => false,
+        };
+        let failure = Failure::from(error);
+        if is_missing && to.is_some() && paths.len() > 1 {
+            failure.with("; with --to every path is a source")
+        } else {
+            failure
+        }
     }
 
     fn show(
@@ -202,7 +233,7 @@ impl Copying<'_> {
             output::tell(&report::skipped_text(report));
         }
         if self.arguments.json {
-            print::print_json(&report::TreeJson::new(sources, destination, shape, report))
+            print::print_json(&report::TreeJson::new(sources, Some(destination), shape, report))
         } else if self.arguments.quiet {
             Ok(())
         } else {

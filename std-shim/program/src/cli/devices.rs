@@ -2,6 +2,7 @@
 
 use super::args::DevicesArguments;
 use super::exit::Failure;
+use super::pci_links::{gigabits, slower_than_ports};
 #[cfg(feature = "verbs")]
 use super::rdma_devices;
 use super::table::{Table, known};
@@ -73,18 +74,24 @@ fn list(arguments: &DevicesArguments) -> Result<(), Failure> {
     print::print(text.as_bytes())
 }
 
-/// Returns tables of network interfaces, if `verbose` also of where they are.
+/// Returns tables of network interfaces, if `verbose` also of where they are, and below them a line
+/// for each one that has a slow PCI link.
 fn tables(interfaces: &[tcp::DeviceReport], verbose: bool) -> String {
     let mut addresses = Table::new(&["device", "state", "Gbit/s", "address"]);
     for tcp::DeviceReport { name, addresses: all, up, mbps, .. } in interfaces {
         let state = if *up { "up" } else { "down" };
-        let rate = known(mbps.map(|mbps| f64::from(mbps) / 1000.0).as_ref());
+        let rate = known(mbps.map(gigabits).as_ref());
         for address in all {
             addresses.row(vec![name.clone(), state.into(), rate.clone(), address.to_string()]);
         }
     }
+    let slow: String = interfaces
+        .iter()
+        .filter_map(|device| slower_than_ports(&device.name, &device.place, device.mbps?))
+        .map(|line| format!("\n{line}"))
+        .collect();
     if !verbose {
-        return addresses.text();
+        return addresses.text() + &slow;
     }
     let mut places = Table::new(&["device", "NUMA node", "near CPUs", "PCI"]);
     for tcp::DeviceReport { name, place, .. } in interfaces {
@@ -95,5 +102,5 @@ fn tables(interfaces: &[tcp::DeviceReport], verbose: bool) -> String {
             known(place.pci.as_ref()),
         ]);
     }
-    format!("{}\n{}", addresses.text(), places.text())
+    format!("{}\n{}{slow}", addresses.text(), places.text())
 }

@@ -13,6 +13,7 @@ use polyrail_program::serve::ServeError;
 use polyrail_program::session::SessionError;
 use polyrail_program::transfer::{CopyError, TransferError};
 use serde::Serialize;
+use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -94,6 +95,12 @@ impl Failure {
         Self { exit: Exit::Interrupted, message: "interrupted by a signal".to_owned(), rail: None }
     }
 
+    /// Returns the failure with a hint behind its message.
+    pub(super) fn with(mut self, hint: &str) -> Self {
+        self.message += hint;
+        self
+    }
+
     /// Prints the message on stderr; the command continues.
     pub(super) fn note(&self, what: &str) {
         output::tell(&format!("polyrail: {what}: {}\n", printable::escaped(&self.message)));
@@ -127,7 +134,7 @@ impl From<DevicesError> for Failure {
             DevicesError::WithoutVerbs => ": build it with the feature verbs",
             _ => "",
         };
-        Self { exit, message: format!("{}{cure}", Chain(&error)), rail }
+        Self { exit, message: format!("{}{cure}", message(&error)), rail }
     }
 }
 
@@ -168,7 +175,7 @@ impl From<CopyError> for Failure {
             CopyError::Transfer { source, .. } => transfer_exit(source),
             _ => (Exit::Unexpected, None),
         };
-        Self { exit, message: Chain(&error).to_string(), rail }
+        Self { exit, message: message(&error), rail }
     }
 }
 
@@ -188,7 +195,7 @@ impl From<PerfError> for Failure {
             PerfError::Memory(_) => (Exit::Memory, None),
             _ => (Exit::Unexpected, None),
         };
-        Self { exit, message: Chain(&error).to_string(), rail }
+        Self { exit, message: message(&error), rail }
     }
 }
 
@@ -206,6 +213,16 @@ impl From<ServeError> for Failure {
             }
         }
     }
+}
+
+/// Returns the message of an error with its causes. Where a server refused a connection, it says
+/// what to look for.
+fn message(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |&error| error.source());
+    let mut causes = causes.filter_map(|cause| cause.downcast_ref::<io::Error>());
+    let is_refused = causes.any(|cause| cause.kind() == ErrorKind::ConnectionRefused);
+    let cure = if is_refused { "; is `polyrail serve` running there?" } else { "" };
+    format!("{}{cure}", Chain(error))
 }
 
 fn transfer_exit(error: &TransferError) -> (Exit, Option<RailFailure>) {
@@ -249,9 +266,11 @@ fn build_exit(error: &BuildError) -> Exit {
 fn device_exit(error: &DeviceError) -> Exit {
     match error {
         DeviceError::Memory(_) => Exit::Memory,
-        DeviceError::Mtu { .. } | DeviceError::PeerMtu { .. } | DeviceError::InlineData { .. } => {
-            Exit::Usage
-        }
+        // A smaller window, or shorter requests, need less memory at once.
+        DeviceError::Mtu { .. }
+        | DeviceError::PeerMtu { .. }
+        | DeviceError::InlineData { .. }
+        | DeviceError::RegionTooLong { .. } => Exit::Usage,
         // Usually the limit of locked memory (ulimit -l).
         #[cfg(feature = "verbs")]
         DeviceError::Register { source, .. } if source.errno == libc::ENOMEM => Exit::Memory,
@@ -321,7 +340,14 @@ mod tests {
         for (errno, exit) in [(libc::ENOMEM, Exit::Memory), (libc::EINVAL, Exit::Rail)] {
             let source = VerbsError { call: "ibv_reg_mr", errno, argument: Argument::None };
             let error = DeviceError::Register { device: "mlx5_0".into(), source: source.into() };
+            let too_long = DeviceError::RegionTooLong {
+                device: "mlx5_0".into(),
+                length: 2,
+                limit: 1,
+                source: Box::new(error.clone()),
+            };
             assert_eq!(Failure::from(PerfError::from(error)).exit, exit);
+            assert_eq!(Failure::from(PerfError::from(too_long)).exit, Exit::Usage);
         }
     }
 

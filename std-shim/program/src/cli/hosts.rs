@@ -11,17 +11,20 @@ use polyrail_program::session::{PeerTimeouts, ServerAddress};
 use std::error::Error;
 use std::net::Ipv6Addr;
 
-/// Opens the devices that reach a server, and prints what they are unless `quiet`.
+/// Opens the devices that reach a server, and prints those that this number of rails uses unless
+/// `quiet`.
 pub(super) fn reach(
     server: &ServerAddress,
     arguments: &DeviceArguments,
+    rails: usize,
     timeouts: &PeerTimeouts,
     quiet: bool,
 ) -> Result<OpenedDevices, Failure> {
     let Reached { devices, why_tcp } =
         devices::reach(server, &arguments.choice(), timeouts, note_not_used)?;
     if !quiet {
-        let names = devices.names().join(", ");
+        let names = devices.names();
+        let names = names[..names.len().min(rails)].join(", ");
         let why =
             why_tcp.map_or_else(String::new, |why| format!(" ({})", printable::escaped(&why)));
         let backend = devices.backend();
@@ -64,7 +67,23 @@ pub(super) fn note_unused(devices: usize, rails: usize) {
 
 /// Returns the server at `HOST` or `HOST:PORT`, and reads its token.
 pub(super) fn server(address: &str, token: &TokenArguments) -> Result<ServerAddress, Failure> {
-    Ok(ServerAddress { address: with_port(address), token: token.read()? })
+    let address = of_server(address).map_err(|why| Failure::usage(&why))?;
+    Ok(ServerAddress { address, token: token.read()? })
+}
+
+/// Returns `HOST:PORT`. Refuses what `scp` and `rsync` would accept.
+fn of_server(address: &str) -> Result<String, String> {
+    if let Some((_, host)) = address.split_once('@') {
+        return Err(format!("{address}: write {host}, without a user: polyrail has no users"));
+    }
+    let with_port = with_port(address);
+    let port = with_port.rsplit_once(':').map(|(_, port)| port);
+    if port.is_some_and(|port| port.parse::<u16>().is_ok()) {
+        Ok(with_port)
+    } else {
+        let why = "after the colon of --to comes a TCP port; the server chooses the directory";
+        Err(format!("{address}: {why}"))
+    }
 }
 
 /// Returns `HOST:PORT`: adds [`DEFAULT_PORT`] if `address` has no port. An IPv6 address that has a
@@ -88,6 +107,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn users_and_directories_are_refused_with_what_to_write() {
+        let port = "after the colon of --to comes a TCP port; the server chooses the directory";
+        let user = "write 10.0.0.2, without a user: polyrail has no users";
+        for (given, why) in [
+            ("10.0.0.2:data", port),
+            ("10.0.0.2:/data", port),
+            ("10.0.0.2:70000", port),
+            ("10.0.0.2:", port),
+            ("[::1]:data", port),
+            ("root@10.0.0.2", user),
+        ] {
+            assert_eq!(of_server(given), Err(format!("{given}: {why}")));
+        }
+    }
+
+    #[test]
     fn a_port_is_added_where_none_is() {
         for (given, meant) in [
             ("10.0.0.2", "10.0.0.2:7471"),
@@ -103,6 +138,7 @@ mod tests {
             ("::ffff:10.0.0.2", "[::ffff:10.0.0.2]:7471"),
         ] {
             assert_eq!(with_port(given), meant);
+            assert_eq!(of_server(given), Ok(meant.to_owned()));
         }
     }
 }

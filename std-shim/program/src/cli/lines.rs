@@ -4,6 +4,7 @@
 use super::args::PerfArguments;
 use super::exit::Failure;
 use super::line::Line;
+use super::metrics::Export;
 use super::setting::Setting;
 use super::table::StreamedTable;
 use super::{output, print, rails};
@@ -123,6 +124,7 @@ pub(super) fn measure_lines<T>(
 where
     Line<T>: Cells + Serialize,
 {
+    let export = Export::start(arguments.metrics.as_ref(), false);
     let mut lines = Vec::new();
     let mut failure = None;
     for config in configs {
@@ -131,7 +133,8 @@ where
             break;
         }
         printer.show_progress(&config);
-        let progress = PerfProgress::ended_by(interrupted);
+        let rails = export.news("perf");
+        let progress = PerfProgress { rails, ..PerfProgress::ended_by(interrupted) };
         let measured = measure(&config, &progress);
         printer.erase_progress();
         rails::news(&progress.rails, "").inspect(|news| output::tell(news));

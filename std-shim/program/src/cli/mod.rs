@@ -2,8 +2,9 @@
 //!
 //! `args` defines the arguments. `copy`, `serve`, `perf`, `latency`, `timeline` and `devices` run
 //! the commands, `rdma_devices` a part of the last; `man` prints man pages; `hosts` opens devices,
-//! `faults` and `rails` report faults and rail events, `places` reads what a copy is of, `progress`
-//! shows bars, `signals` handles interrupts. `report`, `line`, `lines`, `intervals`, `setting`,
+//! `faults` and `rails` report faults and rail events, `metrics` exports metrics, `pci_links` reports
+//! links of devices, `places` reads what a copy is of, `progress` shows bars, `signals` handles
+//! interrupts. `report`, `line`, `lines`, `intervals`, `setting`,
 //! `table`, `plot`, `latency_plot`, `timeline_plot` and `picture` format results, `output` and
 //! `print` write them. `exit` has failures and exit codes.
 
@@ -19,7 +20,9 @@ mod latency_plot;
 mod line;
 mod lines;
 mod man;
+mod metrics;
 mod output;
+mod pci_links;
 mod perf;
 mod picture;
 mod places;

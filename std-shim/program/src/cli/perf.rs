@@ -6,10 +6,12 @@ use super::faults::refuse_with;
 use super::hosts::with_domains;
 use super::line::Line;
 use super::lines::{Cells, Measure, Printer, measure_lines};
+use super::report::plural;
 use super::signals::interrupts;
 use super::table::StreamedTable;
 use super::{hosts, plot};
 use polyrail::cpus::pin_thread;
+use polyrail::endpoint::RailWeights;
 use polyrail::virtual_qp::Scheme;
 use polyrail_program::devices::OpenedDevices;
 use polyrail_program::job::Shape;
@@ -67,7 +69,7 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     let configs = configs.into_iter();
     let lines = measure_lines(arguments, place.threads, configs, &*measure, &interrupted, printer)?;
     if let Some(path) = arguments.plot.as_ref().filter(|_| !lines.is_empty()) {
-        replace_file(path, plot::svg(&place.name, &lines)?.as_bytes())?;
+        replace_file(path, plot::svg(&place.name, &lines, arguments.to.is_none())?.as_bytes())?;
     }
     if interrupted.load(Ordering::Relaxed) { Err(Failure::interrupted()) } else { Ok(()) }
 }
@@ -109,8 +111,8 @@ pub(super) fn to_host(
     server: &ServerAddress,
 ) -> Result<(Place, OpenedDevices), Failure> {
     let timeouts = PeerTimeouts { answer: arguments.answer_timeout, ..PeerTimeouts::default() };
-    let devices = hosts::reach(server, &arguments.host_devices, &timeouts, false)?;
     let rails = arguments.requests.rails;
+    let devices = hosts::reach(server, &arguments.host_devices, rails, &timeouts, false)?;
     let names = devices.names();
     hosts::note_unused(names.len(), rails);
     let used = names.len().min(rails);
@@ -142,13 +144,17 @@ fn doubled() -> Vec<u32> {
     doubled.take_while(|size| *size <= LARGEST).collect()
 }
 
-/// Returns the operations to measure, each with the schemes that make a difference to it.
+/// Returns the operations to measure, each with the schemes that make a difference to it. If rails
+/// are to be weighed by measured rates, the default has no messages, because these do not reroute.
 pub(super) fn kinds(
     arguments: &PerfArguments,
     default: &[OperationName],
 ) -> Vec<(Operation, Scheme)> {
     let mut kinds = Vec::new();
-    for operation in chosen(&arguments.operations, default).into_iter().map(Operation::from) {
+    let is_measured = arguments.connection.rail_weights() == RailWeights::Measured;
+    let is_left_out = |name: &OperationName| is_measured && *name == OperationName::P2p;
+    let default: Vec<_> = default.iter().copied().filter(|name| !is_left_out(name)).collect();
+    for operation in chosen(&arguments.operations, &default).into_iter().map(Operation::from) {
         let schemes = chosen(&arguments.schemes, &SCHEMES).into_iter().map(Scheme::from);
         let count =
             if operation.has_scheme() && arguments.requests.rails > 1 { usize::MAX } else { 1 };
@@ -183,6 +189,7 @@ pub(super) fn config(
         limit: arguments.count.map_or(limit, Limit::Count),
         qp_timeout: arguments.connection.qp_timeout(arguments.to.is_some()),
         quality: arguments.host_devices.quality(),
+        rail_weights: arguments.connection.rail_weights(),
         rail_repair: arguments.connection.rail_repair(arguments.failure.rail_failure.into()),
         answer_timeout: arguments.answer_timeout,
     }
@@ -281,7 +288,7 @@ pub(super) fn describe(arguments: &PerfArguments, place: &Place) -> String {
     format!(
         "{}: {rails} rail{}{}, fragments of up to {}, {in_flight}, {threads}",
         place.name,
-        if rails == 1 { "" } else { "s" },
+        plural(rails),
         line_rate.map(limited).unwrap_or_default(),
         human_size(max_msg_size.into()),
     )

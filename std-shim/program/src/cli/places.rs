@@ -2,6 +2,7 @@
 
 use super::args::CopyArguments;
 use super::exit::Failure;
+use polyrail_program::transfer::is_of_directory;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -64,7 +65,9 @@ impl Places {
         let destination = destination.clone();
         let mut remotes = sources.iter().filter_map(|source| remote(source.as_os_str()));
         match (remotes.next(), sources) {
-            (None, [source]) if !source.is_dir() && !destination.is_dir() => {
+            (None, [source])
+                if !source.is_dir() && !destination.is_dir() && !is_of_directory(&destination) =>
+            {
                 Ok(Self::File { source: source.clone(), destination })
             }
             (None, sources) => Ok(Self::Directory { sources: sources.to_vec(), destination }),
@@ -141,7 +144,7 @@ mod tests {
         let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
         let (source, destination) = ("a".into(), "b".into());
         assert_eq!(read(&["a", "b"], None, None), Ok(Places::File { source, destination }));
-        for given in [&["a", "b", "c"][..], &["a", directory], &[directory, "c"]] {
+        for given in [&["a", "b", "c"][..], &["a", directory], &["a", "b/"], &[directory, "c"]] {
             let (destination, sources) = given.split_last().unwrap();
             let (sources, destination) = (paths(sources), destination.into());
             assert_eq!(read(given, None, None), Ok(Places::Directory { sources, destination }));

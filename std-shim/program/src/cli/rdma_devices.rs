@@ -1,8 +1,8 @@
 //! RDMA devices for `polyrail devices`.
 
+use super::pci_links::{self, gigabits, slower_than_ports};
 use super::table::{Table, known};
 use polyrail::devices::{DeviceReport, GidReport, Limits, PortReport};
-use polyrail::place::PciLink;
 use polyrail::rdma::OpenError;
 use polyrail_program::devices::DevicesError;
 use polyrail_program::size::human_size;
@@ -16,7 +16,7 @@ pub(super) fn list() -> Result<Vec<Report>, DevicesError> {
 }
 
 /// Returns tables of devices, ports, GIDs and limits, if `verbose` also of where the devices
-/// are, and below them a line for each device that could not be queried.
+/// are, and below them a line for each device that could not be queried or has a slow PCI link.
 pub(super) fn tables(devices: &[DeviceReport], verbose: bool) -> String {
     let mut tables = vec![names(devices), ports(devices), gids(devices), limits(devices)];
     if verbose {
@@ -28,6 +28,9 @@ pub(super) fn tables(devices: &[DeviceReport], verbose: bool) -> String {
         if let Some(error) = &device.error {
             // Writing to a string cannot fail.
             _ = write!(text, "\n{}: {error}\n", device.name);
+        }
+        if let Some(line) = slower_than_ports(&device.name, &device.place, device.mbps()) {
+            text += &format!("\n{line}");
         }
     }
     text
@@ -41,24 +44,36 @@ fn names(devices: &[DeviceReport]) -> Table {
     table
 }
 
-fn each_port(devices: &[DeviceReport]) -> impl Iterator<Item = (&str, &PortReport)> {
-    devices.iter().flat_map(|device| device.ports.iter().map(|port| (device.name.as_str(), port)))
+fn each_port(devices: &[DeviceReport]) -> impl Iterator<Item = (&DeviceReport, &PortReport)> {
+    devices.iter().flat_map(|device| device.ports.iter().map(move |port| (device, port)))
 }
 
 fn ports(devices: &[DeviceReport]) -> Table {
-    let head = ["device", "port", "state", "link", "mtu", "max mtu", "lid", "lanes", "Gbit/s"];
-    let mut table = Table::new(&head);
+    let mut table = Table::new(&[
+        "device",
+        "port",
+        "state",
+        "link",
+        "mtu",
+        "max mtu",
+        "lid",
+        "lanes",
+        "Gbit/s",
+        "PCI Gbit/s",
+    ]);
     for (device, port) in each_port(devices) {
+        let link = device.place.link.as_ref().and_then(|link| link.mbps);
         table.row(vec![
-            device.to_owned(),
+            device.name.clone(),
             port.port.to_string(),
-            port.state.clone(),
+            port.state.to_string(),
             port.link_layer.to_owned(),
             port.active_mtu.to_string(),
             port.max_mtu.to_string(),
             port.lid.to_string(),
             port.lanes.to_string(),
-            (f64::from(port.mbps) / 1000.0).to_string(),
+            gigabits(port.mbps).to_string(),
+            known(link.map(gigabits).as_ref()),
         ]);
     }
     table
@@ -69,7 +84,7 @@ fn gids(devices: &[DeviceReport]) -> Table {
     for (device, port) in each_port(devices) {
         for gid in &port.gids {
             table.row(vec![
-                device.to_owned(),
+                device.name.clone(),
                 port.port.to_string(),
                 gid.index.to_string(),
                 gid.gid_type.clone(),
@@ -136,12 +151,11 @@ fn places(devices: &[DeviceReport]) -> Table {
 
 fn links(devices: &[DeviceReport]) -> Table {
     let mut table = Table::new(&["device", "PCI link", "PCI link at most", "firmware", "board"]);
-    let link = |link: &PciLink| format!("{} x{}", link.speed, link.lanes);
     for DeviceReport { name, place, .. } in devices {
         table.row(vec![
             name.clone(),
-            known(place.link.as_ref().map(link).as_ref()),
-            known(place.max_link.as_ref().map(link).as_ref()),
+            known(place.link.as_ref().map(pci_links::text).as_ref()),
+            known(place.max_link.as_ref().map(pci_links::text).as_ref()),
             known(place.firmware.as_ref()),
             known(place.board.as_ref()),
         ]);
@@ -157,6 +171,46 @@ fn size_or_unlimited(bytes: u64) -> String {
 mod tests {
     use super::super::args::definition;
     use super::*;
+    use polyrail::devices::PortState;
+    use polyrail::place::{PciLink, Place};
+
+    #[test]
+    fn a_port_is_shown_beside_its_pci_link_and_a_slow_link_in_words() {
+        let place = Place {
+            link: Some(PciLink { speed: "8.0 GT/s PCIe".into(), lanes: 8, mbps: Some(63_008) }),
+            ..Place::default()
+        };
+        let port = PortReport {
+            port: 1,
+            state: PortState::Active,
+            link_layer: "Ethernet",
+            active_mtu: 4096,
+            max_mtu: 4096,
+            lid: 0,
+            lanes: 4,
+            mbps: 100_000,
+            effective_mbps: 63_008,
+            gids: Vec::new(),
+        };
+        let device = |place, port| DeviceReport {
+            name: "mlx5_0".into(),
+            guid: String::new(),
+            node_type: String::new(),
+            transport: String::new(),
+            place,
+            limits: None,
+            ports: vec![port],
+            error: None,
+        };
+        let text = tables(&[device(place.clone(), port.clone())], false);
+        assert!(text.contains("100      63.008\n"), "{text}");
+        let line = slower_than_ports("mlx5_0", &place, 100_000).unwrap();
+        assert!(text.ends_with(&format!("\n\n{line}")), "{text}");
+        let unknown = tables(&[device(Place::default(), port.clone())], false);
+        assert!(unknown.contains("100  -\n") && !unknown.contains("slower"), "{unknown}");
+        let down = PortReport { state: PortState::Down, ..port };
+        assert!(!tables(&[device(place, down)], false).contains("slower"));
+    }
 
     #[test]
     fn help_explains_every_column() {

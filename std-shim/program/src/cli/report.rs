@@ -43,26 +43,28 @@ impl<'a> CopyJson<'a> {
 /// The report of a copy of directories as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct TreeJson<'a> {
-    /// Empty if the sources are on another host.
+    /// Empty at a server that receives them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     sources: Vec<Cow<'a, str>>,
-    destination: Cow<'a, str>,
+    /// `None` at a server that sends them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    destination: Option<Cow<'a, str>>,
     #[serde(flatten)]
-    shape: Shape,
+    pub(super) shape: Shape,
     #[serde(flatten)]
-    report: &'a TreeReport,
+    pub(super) report: &'a TreeReport,
 }
 
 impl<'a> TreeJson<'a> {
     pub(super) fn new(
         sources: &'a [PathBuf],
-        destination: &'a Path,
+        destination: Option<&'a Path>,
         shape: Shape,
         report: &'a TreeReport,
     ) -> Self {
         Self {
             sources: sources.iter().map(|source| source.to_string_lossy()).collect(),
-            destination: destination.to_string_lossy(),
+            destination: destination.map(Path::to_string_lossy),
             shape,
             report,
         }

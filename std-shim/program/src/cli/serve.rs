@@ -2,10 +2,11 @@
 
 use super::args::ServeArguments;
 use super::exit::Failure;
+use super::metrics::Export;
 use super::output;
 use super::print;
 use super::progress::Bars;
-use super::report::plural;
+use super::report::{TreeJson, plural};
 use super::signals::interrupts;
 use super::{hosts, rails, report};
 use polyrail::printable;
@@ -15,7 +16,9 @@ use polyrail_program::job::Shape;
 use polyrail_program::perf::Measured;
 use polyrail_program::serve::{Devices, ServeError, ServeOptions, Served, Server, Visitor};
 use polyrail_program::size::human_size;
-use polyrail_program::transfer::{CopyProgress, GivenTree, Received, ReceivedTree, TreeReport};
+use polyrail_program::transfer::{
+    CopyProgress, GivenTree, Received, ReceivedTree, provide_destination,
+};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -43,15 +46,35 @@ fn serve(arguments: &ServeArguments) -> Result<(), Failure> {
         None => server,
     };
     let interrupted = interrupts();
+    let what = served(arguments)?;
     if !arguments.quiet {
         if let Some(why) = offered.why_no_verbs() {
-            output::tell(&format!("polyrail: no RDMA devices: {}\n", printable::escaped(why)));
+            let why = printable::escaped(why);
+            output::tell(&format!("polyrail: no RDMA devices: {why}; only TCP is offered\n"));
         }
+        output::tell(&what);
         let address = server.local_addr()?;
         let names = offered.names().join(", ");
         output::tell(&format!("polyrail: listening at {address}, on {names}\n"));
     }
     Serving::new(arguments, &interrupted).run(&server, &*offered)
+}
+
+/// Makes the directory to serve if it is missing and its name ends with `/`, and returns what is
+/// served as a line.
+fn served(arguments: &ServeArguments) -> Result<String, Failure> {
+    let ServeArguments { destination, readable, sync, .. } = arguments;
+    let yes = |yes| if yes { "yes" } else { "no" };
+    let token = yes(arguments.token.is_given());
+    let Some(path) = destination else {
+        return Ok(format!("polyrail: serves measurements only; token: {token}\n"));
+    };
+    let is_directory = provide_destination(path, *sync)?;
+    let verb = if is_directory { "serves directory" } else { "replaces file" };
+    let path = printable::escaped(&path.to_string_lossy());
+    // A file cannot be read by peers, whatever was chosen.
+    let readable = yes(*readable && is_directory);
+    Ok(format!("polyrail: {verb} {path}; readable: {readable}; token: {token}\n"))
 }
 
 /// State that the threads that serve peers share.
@@ -60,6 +83,7 @@ struct Serving<'a> {
     options: ServeOptions,
     interrupted: &'a Arc<AtomicBool>,
     bars: Bars,
+    export: Export,
     /// The result of the command, set by the first peer that ends it.
     end: Mutex<Option<Result<(), Failure>>>,
 }
@@ -74,13 +98,15 @@ impl<'a> Serving<'a> {
             max_memory: arguments.max_memory,
             qp_timeout: arguments.connection.qp_timeout(true),
             quality: arguments.devices.quality(),
+            rail_weights: arguments.connection.rail_weights(),
             rail_repair: arguments.connection.rail_repair(RailFailure::Reroute),
             peers: if arguments.once { 1 } else { arguments.peers.into() },
             timeouts: arguments.timeouts.timeouts(),
             sync: arguments.sync,
         };
         let bars = Bars::new(arguments.quiet || arguments.json);
-        Self { arguments, options, interrupted, bars, end: Mutex::new(None) }
+        let export = Export::start(arguments.metrics.as_ref(), arguments.quiet);
+        Self { arguments, options, interrupted, bars, export, end: Mutex::new(None) }
     }
 
     fn run<D: Devices + ?Sized>(self, server: &Server, devices: &D) -> Result<(), Failure> {
@@ -98,8 +124,8 @@ impl<'a> Serving<'a> {
     /// Serves a peer. Breaks if it is the last one.
     fn attend<D: Devices + ?Sized>(&self, visitor: Visitor, devices: &D) -> ControlFlow<()> {
         let address = visitor.address;
-        let progress =
-            CopyProgress { interrupted: Arc::clone(self.interrupted), ..CopyProgress::default() };
+        let (interrupted, rails) = (Arc::clone(self.interrupted), self.export.news("serve"));
+        let progress = CopyProgress { interrupted, rails, ..CopyProgress::default() };
         let bar = self.bars.add();
         let tell_news = || {
             let about = format!("from {address}: ");
@@ -116,12 +142,17 @@ impl<'a> Serving<'a> {
         drop(bar);
         tell_news();
         let shown = match served {
-            Ok(Served::Copy(received)) => self.bars.beside(|| show_copy(self.arguments, &received)),
+            Ok(Served::Copy(received)) => {
+                self.bars.beside(|| show_copy(self.arguments, address, &received))
+            }
             Ok(Served::Tree(ReceivedTree { directory, shape, report })) => {
-                self.bars.beside(|| show_tree(self.arguments, "into", &directory, shape, &report))
+                let tree = TreeJson::new(&[], Some(&directory), shape, &report);
+                self.bars
+                    .beside(|| show_tree(self.arguments, address, "copied into", &directory, &tree))
             }
             Ok(Served::Pull(GivenTree { path, shape, report })) => {
-                self.bars.beside(|| show_tree(self.arguments, "from", &path, shape, &report))
+                let tree = TreeJson::new(std::slice::from_ref(&path), None, shape, &report);
+                self.bars.beside(|| show_tree(self.arguments, address, "read from", &path, &tree))
             }
             Ok(Served::Perf(measured)) => {
                 self.bars.beside(|| show_perf(self.arguments, address, &measured))
@@ -147,7 +178,11 @@ impl<'a> Serving<'a> {
     }
 }
 
-fn show_copy(arguments: &ServeArguments, received: &Received) -> Result<(), Failure> {
+fn show_copy(
+    arguments: &ServeArguments,
+    address: SocketAddr,
+    received: &Received,
+) -> Result<(), Failure> {
     let Received { path, shape, report } = received;
     if arguments.json {
         print::print_json(&report::CopyJson::new(None, path, *shape, report))
@@ -156,29 +191,29 @@ fn show_copy(arguments: &ServeArguments, received: &Received) -> Result<(), Fail
     } else {
         let text = report::copy_text(*shape, report);
         let path = printable::escaped(&path.to_string_lossy());
-        print::print(format!("{path}: {text}\n").as_bytes())
+        print::print(format!("{address} copied to {path}: {text}\n").as_bytes())
     }
 }
 
-/// Shows what was copied `into` or `from` a path.
+/// Shows what the peer at an address did with a path: `copied into` or `read from`.
 fn show_tree(
     arguments: &ServeArguments,
+    address: SocketAddr,
     way: &str,
     path: &Path,
-    shape: Shape,
-    report: &TreeReport,
+    tree: &TreeJson<'_>,
 ) -> Result<(), Failure> {
     if !arguments.quiet {
-        output::tell(&report::skipped_text(report));
+        output::tell(&report::skipped_text(tree.report));
     }
     if arguments.json {
-        print::print_json(&report::TreeJson::new(&[], path, shape, report))
+        print::print_json(tree)
     } else if arguments.quiet {
         Ok(())
     } else {
-        let text = report::tree_text(shape, report);
+        let text = report::tree_text(tree.shape, tree.report);
         let path = printable::escaped(&path.to_string_lossy());
-        print::print(format!("{way} {path}: {text}\n").as_bytes())
+        print::print(format!("{address} {way} {path}: {text}\n").as_bytes())
     }
 }
 

@@ -3,6 +3,7 @@
 use super::args::PerfArguments;
 use polyrail::backend::Mtu;
 use polyrail::cpus::CpuList;
+use polyrail::endpoint::RailWeights;
 use polyrail::virtual_qp::RailFailure;
 use polyrail_program::devices::{Backend, DeviceChoice};
 use polyrail_program::perf::{Limit, PerfConfig};
@@ -52,6 +53,7 @@ struct Options {
     mtu: Option<u32>,
     traffic_class: u8,
     service_level: u8,
+    rail_weights: &'static str,
     rail_failure: &'static str,
     qp_timeout: u8,
     stall_timeout_seconds: f64,
@@ -63,6 +65,9 @@ struct Options {
     device: Vec<String>,
     tcp_port: Option<u16>,
     gid_index: Option<u8>,
+    near: String,
+    /// Where metrics go meanwhile: a thread serves or writes them.
+    metrics: Option<String>,
     /// Whether a token file was given; its name and contents are not recorded.
     token_file: bool,
 }
@@ -92,13 +97,19 @@ fn cpu_name(cpuinfo: &str) -> Option<String> {
     Some(name.trim().to_owned())
 }
 
+/// Returns the name of weights on the command line.
+fn name_of(weights: RailWeights) -> &'static str {
+    let found = RailWeights::NAMES.iter().find(|(_, named)| *named == weights);
+    found.map_or("", |(name, _)| name)
+}
+
 impl Options {
     fn new(arguments: &PerfArguments, config: &PerfConfig) -> Self {
         let (seconds, count) = match config.limit {
             Limit::Time(time) => (Some(time.as_secs_f64()), None),
             Limit::Count(count) => (None, Some(count)),
         };
-        let DeviceChoice { backend, devices, gid_index, tcp_port } =
+        let DeviceChoice { backend, devices, gid_index, near, tcp_port } =
             arguments.host_devices.choice();
         Self {
             seconds,
@@ -113,6 +124,7 @@ impl Options {
             mtu: config.mtu.map(Mtu::bytes),
             traffic_class: config.quality.traffic_class,
             service_level: config.quality.service_level,
+            rail_weights: name_of(config.rail_weights),
             rail_failure: match config.rail_repair.rail_failure {
                 RailFailure::Reroute => "reroute",
                 _ => "fatal",
@@ -127,6 +139,8 @@ impl Options {
             device: devices.iter().map(ToString::to_string).collect(),
             tcp_port,
             gid_index,
+            near: near.unwrap_or_default().to_string(),
+            metrics: arguments.metrics.as_ref().map(ToString::to_string),
             token_file: arguments.token.is_given(),
         }
     }

@@ -5,6 +5,7 @@ use super::exit::Failure;
 use super::faults::Announcer;
 use super::hosts::with_domains;
 use super::intervals::Rows;
+use super::metrics::Export;
 use super::perf::{Place, check, config, describe, here, to_host};
 use super::setting::Setting;
 use super::signals::interrupts;
@@ -57,7 +58,9 @@ pub(super) fn run(arguments: &PerfArguments) -> Result<(), Failure> {
     check(arguments)?;
     let bench = Bench::new(arguments)?;
     let interrupted = interrupts();
-    let progress = PerfProgress::ended_by(&interrupted);
+    let export = Export::start(arguments.metrics.as_ref(), false);
+    let rails = export.news("perf");
+    let progress = PerfProgress { rails, ..PerfProgress::ended_by(&interrupted) };
     let mut measured = measure(arguments, bench, &progress)?;
     // With a closed stdout, only a picture needs the figures.
     let is_over = |stdout: &mut Result<_, _>| stdout.is_err() || arguments.plot.is_none();

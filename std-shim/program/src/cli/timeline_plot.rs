@@ -2,7 +2,7 @@
 //! chart for each, with a mark for each fault and rail event.
 
 use super::exit::Failure;
-use super::picture::{Drawing, DrawingResult, color, draw_legend, line_style};
+use super::picture::{Drawing, DrawingResult, color, digits, draw_legend, line_style};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use polyrail_program::perf::{Cause, Mark, Timeline};
@@ -12,7 +12,8 @@ const WIDTH: u32 = 1180;
 const LEGEND: u32 = 330;
 /// Height of the chart of all rails.
 const UPPER: u32 = 350;
-/// Height of the charts of each rail together, unless a single one would have less than the minimum.
+/// Height of the charts of each rail together, unless a single one would have less than the
+/// minimum.
 const LOWER: u32 = 250;
 const MIN_STRIP: u32 = 56;
 /// Height of the labels of time, below a chart.
@@ -125,6 +126,7 @@ fn draw_chart(
         .x_label_area_size(if has_time { TIME_LABELS } else { 0 })
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..end.max(1e-9), 0.0..top)?;
+    let digits = digits(top).max(2);
     let mut mesh = chart.configure_mesh();
     if has_time {
         mesh.x_desc("seconds");
@@ -132,7 +134,7 @@ fn draw_chart(
     mesh.y_desc(name)
         .y_labels(if color == BLACK { 10 } else { 3 })
         .x_label_formatter(&|seconds| format!("{seconds:.2}"))
-        .y_label_formatter(&|rate| format!("{rate:.2}"))
+        .y_label_formatter(&|rate| format!("{rate:.digits$}"))
         // By default the size of letters depends on the height of a chart.
         .label_style(("sans-serif", 12))
         .axis_desc_style(("sans-serif", 13))

@@ -3,6 +3,7 @@
 use super::error::DevicesError;
 use crate::session::Backend;
 use polyrail::backend::{DeviceName, DeviceNameError};
+use polyrail::place::Near;
 use polyrail::tcp::DeviceOptions;
 use std::fmt;
 use std::str::FromStr;
@@ -36,6 +37,9 @@ pub enum ChosenDeviceError {
     /// Not that of an RDMA device.
     #[error("{0}, nor tcp:INTERFACE, such as tcp:eth0, nor tcp:ADDRESS")]
     Verbs(#[from] DeviceNameError),
+    /// A list.
+    #[error("{0} is not a device: repeat --device for each one of a list")]
+    List(String),
     /// No name behind `tcp:`.
     #[error("\"tcp:\" needs a network interface or an address behind it, such as tcp:eth0")]
     Tcp,
@@ -55,6 +59,9 @@ impl FromStr for ChosenDevice {
     type Err = ChosenDeviceError;
 
     fn from_str(text: &str) -> Result<Self, ChosenDeviceError> {
+        if text.contains(',') {
+            return Err(ChosenDeviceError::List(text.to_owned()));
+        }
         match text.strip_prefix(TCP) {
             Some("") => Err(ChosenDeviceError::Tcp),
             Some(name) => Ok(Self::Tcp(name.to_owned())),
@@ -84,6 +91,8 @@ pub struct DeviceChoice {
     pub devices: Vec<ChosenDevice>,
     /// Index of the GIDs of RDMA devices that have none in their names.
     pub gid_index: Option<u8>,
+    /// Without names, RDMA devices near to it come first; `None`: to the thread that opens them.
+    pub near: Option<Near>,
     /// TCP port of the listener of each network interface; `None`: the system chooses ports.
     pub tcp_port: Option<u16>,
 }
@@ -96,19 +105,32 @@ impl DeviceChoice {
     ///
     /// The choices contradict each other.
     pub fn backend(&self) -> Result<Option<Backend>, DevicesError> {
-        let gid_index = self.gid_index.map(|_| ("--gid-index".to_owned(), Backend::Verbs));
+        let option = self.verbs_option().map(|option| (option.to_owned(), Backend::Verbs));
         let devices =
             self.devices.iter().map(|device| (format!("--device {device}"), device.backend()));
         let backend =
             self.backend.map(|backend| (format!("--backend {}", backend.name()), backend));
         let tcp_port = self.tcp_port.map(|_| ("--tcp-port".to_owned(), Backend::Tcp));
-        let mut chosen = backend.into_iter().chain(devices).chain(gid_index);
+        let mut chosen = backend.into_iter().chain(devices).chain(option);
         let Some((first, backend)) = chosen.next() else { return Ok(None) };
         // A port for network interfaces does not choose them: there may be none with RDMA devices.
         match chosen.chain(tcp_port).find(|(_, other)| *other != backend) {
             Some((second, _)) => Err(DevicesError::Contradiction { first, second }),
             None => Ok(Some(backend)),
         }
+    }
+
+    /// Returns an option that was given and is for RDMA devices.
+    fn verbs_option(&self) -> Option<&'static str> {
+        let gid_index = self.gid_index.map(|_| "--gid-index");
+        gid_index.or(self.near.map(|_| "--near"))
+    }
+
+    /// Returns the option that chose RDMA devices, if neither their names nor that of their kind
+    /// did.
+    pub(super) fn only_verbs_option(&self) -> Option<&'static str> {
+        let is_named = self.backend.is_some() || !self.devices.is_empty();
+        if is_named { None } else { self.verbs_option() }
     }
 
     /// Returns the options of network interfaces.
@@ -144,8 +166,23 @@ mod tests {
         tcp_port: Option<u16>,
     ) -> Result<Option<Backend>, String> {
         let devices = devices.iter().map(|name| name.parse().unwrap()).collect();
-        let choice = DeviceChoice { backend, devices, gid_index, tcp_port };
+        let choice = DeviceChoice { backend, devices, gid_index, near: None, tcp_port };
         choice.backend().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_devices_are_near_to_chooses_rdma_devices() {
+        for near in [Near::Nothing, Near::ThisThread].map(Some) {
+            let choice = DeviceChoice { near, ..DeviceChoice::default() };
+            assert_eq!(choice.backend().unwrap(), Some(Backend::Verbs));
+            assert_eq!(choice.only_verbs_option(), Some("--near"));
+            let backend = Some(Backend::Tcp);
+            let choice = DeviceChoice { backend, near, ..DeviceChoice::default() };
+            let error = choice.backend().unwrap_err().to_string();
+            assert!(error.starts_with("--backend tcp and --near contradict"), "{error}");
+            assert_eq!(choice.only_verbs_option(), None);
+        }
+        assert_eq!(DeviceChoice::default().backend().unwrap(), None);
     }
 
     #[test]
@@ -158,6 +195,17 @@ mod tests {
         assert_eq!(chosen(None, &["mlx5_0", "mlx5_1:1@3"], None, None), Ok(Some(Verbs)));
         assert_eq!(chosen(None, &["tcp:eth0", "tcp:10.0.0.1"], None, None), Ok(Some(Tcp)));
         assert_eq!(chosen(None, &[], Some(3), None), Ok(Some(Verbs)));
+    }
+
+    #[test]
+    fn a_list_is_not_a_device() {
+        for text in ["mlx5_0,mlx5_1", "tcp:eth0,tcp:eth1", "tcp:eth0,eth1", "tcp:eth0,"] {
+            let error = text.parse::<ChosenDevice>().unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("{text} is not a device: repeat --device for each one of a list")
+            );
+        }
     }
 
     #[test]

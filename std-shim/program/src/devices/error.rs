@@ -16,6 +16,18 @@ pub enum DevicesError {
         /// The second option.
         second: String,
     },
+    /// Only an option that is for RDMA devices chose them, and none can be used.
+    #[error(
+        "{option} is for RDMA devices, but none can be used on this host: omit it over TCP (see \
+         --backend)"
+    )]
+    OnlyByOption {
+        /// The option.
+        option: &'static str,
+        /// Why none can be used.
+        #[source]
+        source: Box<Self>,
+    },
     /// The program was built without support for RDMA devices.
     #[error("this program was built without support for RDMA devices")]
     WithoutVerbs,

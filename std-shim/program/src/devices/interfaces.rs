@@ -7,8 +7,8 @@ use polyrail::tcp::{DeviceOptions, OpenDevicesError, ProtectionDomain, open_devi
 use std::net::{IpAddr, UdpSocket};
 
 /// Returns the addresses of this host at which peers can be reached now, the best first; those of
-/// loopback are last. Addresses that are valid only on one link are left out: those of two hosts say
-/// nothing about their links.
+/// loopback are last. Addresses that are valid only on one link are left out: those of two hosts
+/// say nothing about their links.
 ///
 /// # Errors
 ///
@@ -41,8 +41,8 @@ pub(super) fn route(to: IpAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Opens the device of an address, one of `all`. Its name is that of the interface if the address is
-/// the interface's first one, otherwise the address.
+/// Opens the device of an address, one of `all`. Its name is that of the interface if the address
+/// is the interface's first one, otherwise the address.
 pub(super) fn open(
     own: &LocalAddress,
     all: &[LocalAddress],

@@ -9,10 +9,16 @@ use crate::job::Hello;
 use crate::serve::{Devices, Offers, ServeError, ServeOptions, Served, Visitor};
 use crate::session::{Backend, SessionError};
 use crate::transfer::CopyProgress;
+#[cfg(any(feature = "verbs", test))]
+use polyrail::backend::Domain;
 use polyrail::chain::Chain;
 use polyrail::endpoint::RailAddress;
 use polyrail::interfaces::{InterfaceError, IpNet, LocalAddress};
-use polyrail::link::{MAX_OFFERED_ADDRESSES, MAX_OFFERED_INTERFACES, Offer, Reach};
+#[cfg(any(feature = "verbs", test))]
+use polyrail::link::Reach;
+use polyrail::link::{MAX_OFFERED_ADDRESSES, MAX_OFFERED_INTERFACES, Offer};
+#[cfg(any(feature = "verbs", test))]
+use polyrail::pairing::{PairingError, positions_in_pairs_or_in_order};
 use polyrail::tcp::{DeviceOptions, OpenDevicesError, ProtectionDomain, open_devices};
 use std::error::Error;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -24,6 +30,8 @@ pub struct Offered {
     verbs: Option<OpenedDevices>,
     tcp: Option<Interfaces>,
     why_no_verbs: Option<String>,
+    #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "reports RDMA devices alone"))]
+    not_used: NoteNotUsed,
 }
 
 /// Network interfaces as devices.
@@ -68,9 +76,10 @@ impl Interface {
 
 impl Offered {
     /// Opens the devices that were chosen. Without a choice, those of both backends; network
-    /// interfaces alone if no RDMA device can be used. Calls `not_used` with the name of each device
-    /// that was not named and cannot be used, and the reason; also later, when a peer comes and an
-    /// interface with a new address cannot be opened.
+    /// interfaces alone if no RDMA device can be used. Calls `not_used` with the name of each
+    /// device that was not named and cannot be used, and the reason; also later, when a peer comes
+    /// and an interface with a new address cannot be opened, or RDMA devices cannot be used in
+    /// pairs with the peer's.
     ///
     /// # Errors
     ///
@@ -82,17 +91,17 @@ impl Offered {
         match choice.backend()? {
             Some(Backend::Verbs) => {
                 let verbs = Some(open_verbs(choice, &mut { not_used })?);
-                Ok(Self { verbs, tcp: None, why_no_verbs: None })
+                Ok(Self { verbs, tcp: None, why_no_verbs: None, not_used })
             }
             Some(Backend::Tcp) => {
                 let tcp = Some(Interfaces::open(choice, not_used)?);
-                Ok(Self { verbs: None, tcp, why_no_verbs: None })
+                Ok(Self { verbs: None, tcp, why_no_verbs: None, not_used })
             }
             None => {
                 let verbs = open_verbs(choice, &mut { not_used });
                 let tcp = Some(Interfaces::open(choice, not_used)?);
                 let why_no_verbs = verbs.as_ref().err().map(|why| Chain(why).to_string());
-                Ok(Self { verbs: verbs.ok(), tcp, why_no_verbs })
+                Ok(Self { verbs: verbs.ok(), tcp, why_no_verbs, not_used })
             }
         }
     }
@@ -115,7 +124,7 @@ impl Offered {
         let own: Vec<_> = present.iter().map(|interface| interface.own.clone()).collect();
         let met = visitor.local_ip()?;
         let theirs = addresses(visitor.hello());
-        let partners = partners(&own, &theirs, data_rails(visitor.hello()), met, route);
+        let partners = partners(&own, &theirs, visitor.hello().reach.rails().len(), met, route);
         let partners = partners.map_err(|unpaired| match unpaired {
             Unpaired::Unreachable(address) => SessionError::NoPartner { address, own: tcp.names() },
             Unpaired::NotInTurn(places) => {
@@ -142,7 +151,9 @@ impl Devices for Offered {
         match (backend(visitor.hello()), &self.verbs) {
             #[cfg(feature = "verbs")]
             (Backend::Verbs, Some(OpenedDevices::Verbs(domains))) => {
-                visitor.serve(domains, options, progress, watch)
+                let peer = (visitor.address, &visitor.hello().reach);
+                let domains = paired(domains, peer, self.not_used);
+                visitor.serve(&domains, options, progress, watch)
             }
             (Backend::Verbs, _) => Err(visitor.refuse(self.not_offered(Backend::Verbs))),
             (Backend::Tcp, _) => match self.partners(&visitor) {
@@ -216,8 +227,8 @@ impl Interfaces {
         names
     }
 
-    /// Returns the interfaces that have their addresses now; all that were opened if the system does
-    /// not list addresses.
+    /// Returns the interfaces that have their addresses now; all that were opened if the system
+    /// does not list addresses.
     fn present(&self) -> Vec<Interface> {
         match self {
             Self::Named(named) => named.clone(),
@@ -261,9 +272,9 @@ impl Found {
         }
     }
 
-    /// Returns the interfaces of these addresses. Opens the devices of new addresses, and closes those
-    /// of addresses that are not there if no peer uses them. A device that a peer uses has the port, so
-    /// it stays for the time when its address is back.
+    /// Returns the interfaces of these addresses. Opens the devices of new addresses, and closes
+    /// those of addresses that are not there if no peer uses them. A device that a peer uses has
+    /// the port, so it stays for the time when its address is back.
     fn present(
         &mut self,
         usable: Result<Vec<LocalAddress>, InterfaceError>,
@@ -308,6 +319,25 @@ impl Found {
     }
 }
 
+/// Returns the devices in pairs with those of a peer. If rails cannot use them in pairs, returns
+/// them in their order, because routers may connect them, and reports it.
+#[cfg(any(feature = "verbs", test))]
+fn paired<D: Domain>(
+    domains: &[D],
+    (address, reach): (SocketAddr, &Reach),
+    not_used: NoteNotUsed,
+) -> Vec<D> {
+    let note = |why: &PairingError| {
+        let pairs =
+            format!("pairs with the devices of {address} (devices are used in their order)");
+        not_used(&pairs, why);
+    };
+    let positions = positions_in_pairs_or_in_order(domains, reach, note);
+    // If devices cannot reach each other, connecting names the rail.
+    let positions = positions.unwrap_or_else(|_| (0..domains.len()).collect());
+    positions.into_iter().map(|at| domains[at].clone()).collect()
+}
+
 /// Returns the addresses that fit into an offer, those that several interfaces have once. Loopback,
 /// which is last, does.
 fn fitting(usable: Vec<LocalAddress>) -> Vec<LocalAddress> {
@@ -328,15 +358,6 @@ fn fitting(usable: Vec<LocalAddress>) -> Vec<LocalAddress> {
         }
     }
     fitting
-}
-
-/// Returns the number of rails that carry data, or of queue pairs that send messages, which are at
-/// least as many.
-fn data_rails(hello: &Hello) -> usize {
-    match &hello.reach {
-        Reach::Requests(endpoint) => endpoint.rails.len(),
-        Reach::Messages(endpoint) => endpoint.sending.len(),
-    }
 }
 
 /// Returns the backend of a peer.

@@ -47,24 +47,41 @@ pub(super) fn names<D: Domain>(domains: &[D]) -> Vec<&str> {
 pub(super) type NotUsed<'a> = dyn FnMut(&str, &dyn Error) + 'a;
 
 /// Opens the RDMA devices that were chosen.
+///
+/// # Errors
+///
+/// They cannot be opened. The error says so if they were chosen only by an option that is for them.
 #[cfg(feature = "verbs")]
 pub(super) fn open_verbs(
     choice: &DeviceChoice,
     not_used: &mut NotUsed<'_>,
 ) -> Result<OpenedDevices, DevicesError> {
-    use polyrail::rdma::{OpenOptions, open_devices_with};
-    let options = OpenOptions { gid_index: choice.gid_index };
+    use polyrail::rdma::{OpenError, OpenOptions, open_devices_with};
+    let options =
+        OpenOptions { gid_index: choice.gid_index, near: choice.near.unwrap_or_default() };
     let opened = open_devices_with(&choice.verbs_names(), &options, |device, reason| {
         not_used(device, reason);
     });
-    Ok(OpenedDevices::Verbs(opened?))
+    match opened {
+        Ok(domains) => Ok(OpenedDevices::Verbs(domains)),
+        Err(error @ OpenError::NoPciDevice(_)) => Err(error.into()),
+        Err(error) => Err(none(choice, error.into())),
+    }
 }
 
 /// Without verbs, RDMA devices cannot be opened.
 #[cfg(not(feature = "verbs"))]
 pub(super) fn open_verbs(
-    _: &DeviceChoice,
+    choice: &DeviceChoice,
     _: &mut NotUsed<'_>,
 ) -> Result<OpenedDevices, DevicesError> {
-    Err(DevicesError::WithoutVerbs)
+    Err(none(choice, DevicesError::WithoutVerbs))
+}
+
+/// Returns the error that no RDMA device can be used.
+fn none(choice: &DeviceChoice, error: DevicesError) -> DevicesError {
+    match choice.only_verbs_option() {
+        Some(option) => DevicesError::OnlyByOption { option, source: Box::new(error) },
+        None => error,
+    }
 }

@@ -2,6 +2,7 @@
 
 use polyrail::endpoint::MAX_DEVICES;
 use polyrail::interfaces::{IpNet, LocalAddress};
+use polyrail::pairing::{self, Networks, in_turn};
 use std::net::IpAddr;
 
 /// The two ends of the control connection.
@@ -28,13 +29,14 @@ fn share_network(a: IpNet, b: IpNet) -> bool {
 /// A pair of interfaces: places in both lists.
 type Pair = (usize, usize);
 
-/// Returns the addresses of this side to use with a server that offers `theirs`, a list of addresses
-/// for each of its interfaces. Each address is of another interface of this side, and leads to
-/// another interface of the server, or all lead to one. Of the interfaces of one host, the address
-/// of the control connection is enough.
+/// Returns the addresses of this side to use with a server that offers `theirs`, a list of
+/// addresses for each of its interfaces. Each address is of another interface of this side, and
+/// leads to another interface of the server, or all lead to one. Of the interfaces of one host, the
+/// address of the control connection is enough.
 ///
-/// `own` are the addresses of this host, the best first, without those of links only. `route` returns
-/// the address from which the system sends to another one; it decides if no pair is known otherwise.
+/// `own` are the addresses of this host, the best first, without those of links only. `route`
+/// returns the address from which the system sends to another one; it decides if no pair is known
+/// otherwise.
 pub(super) fn reaching(
     own: &[LocalAddress],
     theirs: &[Vec<IpNet>],
@@ -92,8 +94,8 @@ pub(super) fn reaching(
 pub(super) enum Unpaired {
     /// No address of this side can reach this one of the peer's.
     Unreachable(IpAddr),
-    /// The place that belongs to each address of the peer: rails, which use the devices of each side
-    /// in turn, would join others.
+    /// The place that belongs to each address of the peer: rails, which use the devices of each
+    /// side in turn, would join others.
     NotInTurn(Vec<usize>),
 }
 
@@ -101,9 +103,9 @@ pub(super) enum Unpaired {
 /// it; the places that occur earlier are left out, so that there may be fewer of them. The peer has
 /// this number of rails, which use the devices of each side in turn.
 ///
-/// The first choice is an address in the same network, on an interface that is not used yet, then the
-/// one from which the system sends to the peer's, then the address of the control connection, then
-/// the one at the same place.
+/// The first choice is an address in the same network, on an interface that is not used yet, then
+/// the one from which the system sends to the peer's, then the address of the control connection,
+/// then the one at the same place.
 pub(super) fn partners(
     own: &[LocalAddress],
     theirs: &[IpAddr],
@@ -111,41 +113,53 @@ pub(super) fn partners(
     met: IpAddr,
     route: impl Fn(IpAddr) -> Option<IpAddr>,
 ) -> Result<Vec<usize>, Unpaired> {
-    let mut all: Vec<usize> = Vec::new();
-    for (place, their) in theirs.iter().enumerate() {
-        let is_used = |at: usize| all.iter().any(|used| own[*used].interface == own[at].interface);
-        let in_network = || (0..own.len()).filter(|at| own[*at].net.contains(*their));
-        let at_address = |ip: IpAddr| own.iter().position(|own| own.net.ip() == ip);
-        // A peer on this host has the address of one of this host's interfaces.
-        let same = at_address(*their);
-        // The peer prefers the pair of the control connection, too.
-        let met = at_address(met);
-        let met_in_network = met.filter(|at| own[*at].net.contains(*their) && !is_used(*at));
-        let by_place = || {
-            let meets = |at: &usize| own[*at].net.ip().is_ipv4() == their.is_ipv4();
-            (0..own.len()).map(|after| (place + after) % own.len()).find(meets)
-        };
-        let found = same
-            .or(met_in_network)
-            .or_else(|| in_network().find(|at| !is_used(*at)))
-            .or_else(|| in_network().next())
-            .or_else(|| route(*their).and_then(at_address))
-            .or_else(|| met.filter(|at| own[*at].net.ip().is_ipv4() == their.is_ipv4()))
-            .or_else(by_place);
-        all.push(found.ok_or(Unpaired::Unreachable(*their))?);
+    let addresses = Addresses { own, theirs, met, route };
+    let partners = pairing::partners(own.len(), theirs.len(), &addresses);
+    let all = partners.map_err(|their| Unpaired::Unreachable(theirs[their]))?;
+    in_turn(&all, rails).ok_or(Unpaired::NotInTurn(all))
+}
+
+/// The addresses of both sides.
+struct Addresses<'a, R> {
+    own: &'a [LocalAddress],
+    theirs: &'a [IpAddr],
+    /// The address of this side at which the control connection arrived.
+    met: IpAddr,
+    /// Returns the address from which the system sends to another one.
+    route: R,
+}
+
+impl<R> Addresses<'_, R> {
+    fn place(&self, ip: IpAddr) -> Option<usize> {
+        self.own.iter().position(|own| own.net.ip() == ip)
     }
-    let mut partners = Vec::new();
-    for at in &all {
-        if !partners.contains(at) {
-            partners.push(*at);
-        }
+}
+
+impl<R: Fn(IpAddr) -> Option<IpAddr>> Networks for Addresses<'_, R> {
+    fn share_network(&self, own: usize, their: usize) -> bool {
+        self.own[own].net.contains(self.theirs[their])
     }
-    let pairs = |rail: usize| all[rail % all.len()] == partners[rail % partners.len()];
-    // A hello may have rails without devices.
-    if all.is_empty() || (0..rails.max(all.len())).all(pairs) {
-        Ok(partners)
-    } else {
-        Err(Unpaired::NotInTurn(all))
+
+    fn may_reach(&self, own: usize, their: usize) -> bool {
+        self.own[own].net.ip().is_ipv4() == self.theirs[their].is_ipv4()
+    }
+
+    fn share_interface(&self, own: usize, other: usize) -> bool {
+        self.own[own].interface == self.own[other].interface
+    }
+
+    fn is_same(&self, own: usize, their: usize) -> bool {
+        self.own[own].net.ip() == self.theirs[their]
+    }
+
+    /// The peer prefers the pair of the control connection, too.
+    fn preferred(&self, _: usize) -> Option<usize> {
+        self.place(self.met)
+    }
+
+    fn routed(&self, their: usize) -> Option<usize> {
+        let routed = (self.route)(self.theirs[their]).and_then(|ip| self.place(ip));
+        routed.or_else(|| self.place(self.met).filter(|at| self.may_reach(*at, their)))
     }
 }
 

@@ -21,8 +21,8 @@ pub struct Reached {
 /// Opens the devices that were chosen. If the choice leaves anything open, asks the server for its
 /// devices: without a backend, uses RDMA devices if both sides have active ones, otherwise network
 /// interfaces; without the names of network interfaces, uses those that share a network with the
-/// server's. Calls `not_used` with the name of each device that was not named and is left out for an
-/// unexpected reason, and the reason.
+/// server's. Calls `not_used` with the name of each device that was not named and is left out for
+/// an unexpected reason, and the reason.
 ///
 /// # Errors
 ///

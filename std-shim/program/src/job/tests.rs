@@ -34,6 +34,7 @@ fn hello(g: &mut Gen) -> Hello {
         window: None,
         imm_order: None,
         rail_failure: RailFailure::Fatal,
+        cancel_version: 0,
     };
     let endpoint = Address {
         scheme: *g.choose(&[Scheme::Spray, Scheme::Dqplb]).unwrap(),

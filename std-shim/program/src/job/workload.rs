@@ -151,6 +151,12 @@ pub enum WorkloadError {
         /// Rails.
         rails: usize,
     },
+    /// Only repair steps of rails that are rerouted measure rates.
+    #[error(
+        "cannot weigh rails by measured rates: only rails that are rerouted are measured, but p2p and \
+         --rail-failure fatal do not reroute; choose another value of --rail-weights"
+    )]
+    MeasuredWeights,
     /// More inline bytes than any device supports.
     #[error("cannot send {0} bytes inline: the limit is {MAX_INLINE}")]
     Inline(u32),

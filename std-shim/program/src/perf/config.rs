@@ -5,7 +5,7 @@ use super::error::PerfError;
 use crate::job::{MAX_IN_FLIGHT_OVER_RAILS, MAX_INLINE, Operation, Shape, Workload, WorkloadError};
 use crate::session::{PeerTimeouts, QualityOfService, RailRepair};
 use polyrail::backend::{ConnectOptions, Mtu};
-use polyrail::endpoint::EndpointBuilder;
+use polyrail::endpoint::{EndpointBuilder, RailWeights};
 use polyrail::p2p::P2pBuilder;
 use polyrail::virtual_qp::{RailFailure, Scheme};
 use std::num::NonZeroU64;
@@ -66,6 +66,8 @@ pub struct PerfConfig {
     pub qp_timeout: u8,
     /// How the network treats the packets of the end that posts.
     pub quality: QualityOfService,
+    /// What decides how much of what the end that posts sends each rail carries.
+    pub rail_weights: RailWeights,
     /// What happens to rails that fail.
     pub rail_repair: RailRepair,
     /// How long to wait for a far end on another host to connect, and for each of its messages
@@ -93,6 +95,7 @@ impl Default for PerfConfig {
             limit: Limit::Time(Duration::from_millis(200)),
             qp_timeout: ConnectOptions::default().timeout,
             quality: QualityOfService::default(),
+            rail_weights: RailWeights::default(),
             rail_repair: RailRepair::default(),
             answer_timeout: PeerTimeouts::default().answer,
         }
@@ -127,6 +130,9 @@ impl PerfConfig {
         if rails > 1 && workload.is_inline() && is_rerouted {
             return Err(WorkloadError::InlineReroutes { rails }.into());
         }
+        if rails > 1 && self.rail_weights == RailWeights::Measured && !is_rerouted {
+            return Err(WorkloadError::MeasuredWeights.into());
+        }
         Ok(workload)
     }
 
@@ -151,12 +157,14 @@ impl PerfConfig {
 
     pub(super) fn builder(&self, workload: &Workload) -> EndpointBuilder {
         let builder = ends::builder(workload, self.rails, self.scheme, self.max_msg_size)
-            .connect_options(self.connect_options());
+            .connect_options(self.connect_options())
+            .rail_weights(self.rail_weights);
         self.rail_repair.chosen(builder, self.rails)
     }
 
     pub(super) fn p2p_builder(&self, workload: &Workload) -> P2pBuilder {
         ends::p2p_builder(workload, self.rails, self.connect_options())
+            .rail_weights(self.rail_weights)
     }
 
     /// Returns the options of the end that posts. The far end posts only if requests are answered.

@@ -96,13 +96,15 @@ fn asked<D: Domain>(
         let one_way = || SessionError::other_kind("messages that it does not send", "its messages");
         let ports = &visit.messages()?.sender.as_ref().ok_or_else(one_way)?.ports;
         let rails = usize::from(ports.rails);
-        let builder = ends::p2p_builder(&workload, rails, ends::connect_options());
+        let builder = ends::p2p_builder(&workload, rails, ends::connect_options())
+            .rail_weights(visit.options.rail_weights);
         return Ok((Kind::Messages(builder), shape(None, rails, ports.max_message[0])));
     }
     let endpoint = visit.requests()?;
     let Address { scheme, max_msg_size, .. } = *endpoint;
     let rails = endpoint.rails.len();
-    let builder = ends::builder(&workload, rails, scheme, max_msg_size);
+    let builder = ends::builder(&workload, rails, scheme, max_msg_size)
+        .rail_weights(visit.options.rail_weights);
     let kind = Kind::Requests(visit.rail_repair(endpoint).chosen(builder, rails));
     Ok((kind, shape(workload.operation.scheme_of(scheme, rails), rails, max_msg_size)))
 }
@@ -170,6 +172,7 @@ impl<D: Domain> Stage<'_, D> {
     ) -> Result<MessageEnd<D>, PerfError> {
         let Self { workload, stall_timeout, .. } = *self;
         let mut far = MessageEnd::new(workload, builder, &self.domains, 2, stall_timeout)?;
+        far.count(&self.reporter.news);
         introduce(peer, far.endpoint.address().into(), far.ring.remote())?;
         far.bring_up(peer, self.hello)?;
         Ok(far)

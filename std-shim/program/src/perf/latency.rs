@@ -29,9 +29,8 @@ pub fn measure_latency(config: &PerfConfig, progress: &PerfProgress) -> Result<L
     let (here, there) = hosts_with_rate(config.devices, config.line_rate)?;
     let (here, there) = (here.domains(), there.domains());
     match config.operation {
-        Operation::P2p => {
-            Rig::players_of_messages(config, &here, &there)?.measure(config, progress)
-        }
+        Operation::P2p => Rig::players_of_messages(config, &here, &there, &progress.rails)?
+            .measure(config, progress),
         _ => Rig::players_of_requests(config, &here, &there, &progress.rails)?
             .measure(config, progress),
     }

@@ -6,9 +6,10 @@ use super::error::PerfError;
 use super::ping_pong::Player;
 use super::sampler::Sampler;
 use crate::job::{Hello, Workload};
-use crate::session::{Counterpart, SessionError};
+use crate::session::{Counterpart, RailNews, SessionError};
 use polyrail::backend::Domain;
 use polyrail::memory::RegisteredBuffer;
+use polyrail::metrics::Source;
 use polyrail::p2p::{
     CallError, P2pBuilder, P2pEndpoint, RecvBuffer, RecvHandle, SLOTS, SendHandle,
 };
@@ -20,6 +21,10 @@ use std::time::{Duration, Instant};
 /// Number of buffers that stay offered: the maximum, so that a sender never waits for a receiver
 /// that is slightly late.
 const OFFERS: u64 = SLOTS as u64;
+
+/// Number of buffers that are offered at a time: one WRITE carries the offers of all of them, which
+/// otherwise cost as much as the messages.
+const OFFERED_TOGETHER: u64 = OFFERS / 4;
 
 /// Maximum number of completions per poll.
 const POLL_BUDGET: usize = 64;
@@ -43,6 +48,7 @@ pub(super) struct MessageEnd<D: Domain> {
     arrived: u64,
     progress: ProgressWatch,
     sampler: Sampler,
+    metrics: Option<Source>,
 }
 
 impl<D: Domain> MessageEnd<D> {
@@ -70,7 +76,21 @@ impl<D: Domain> MessageEnd<D> {
             arrived: 0,
             progress: ProgressWatch::new(stall_timeout),
             sampler: Sampler::off(),
+            metrics: None,
         })
+    }
+
+    /// Publishes its metrics from now on, if those of this job are wanted.
+    pub(super) fn count(&mut self, news: &RailNews) {
+        self.metrics = news.source();
+    }
+
+    /// Publishes metrics if a reader asked for them. Called when nothing completed, and when buffers
+    /// are offered, so that a poll that finds completions costs nothing more.
+    fn publish(&mut self) {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.publish_if_wanted(|| vec![self.endpoint.metrics()]);
+        }
     }
 
     /// Connects with an end in another process.
@@ -82,8 +102,13 @@ impl<D: Domain> MessageEnd<D> {
         Ok(peer.bring_up_p2p(&mut self.endpoint, hello)?)
     }
 
-    /// Offers buffers up to the number that stays offered, or until there is no room.
+    /// Offers buffers up to the number that stays offered, or until there is no room, as soon as
+    /// enough are missing.
     pub(super) fn offer(&mut self) -> Result<(), PerfError> {
+        if self.offers.len() as u64 > OFFERS - OFFERED_TOGETHER {
+            return Ok(());
+        }
+        self.publish();
         while (self.offers.len() as u64) < OFFERS {
             let offered = self.arrived + self.offers.len() as u64;
             let slot = self.workload.far_slot(offered);
@@ -129,11 +154,25 @@ impl<D: Domain> MessageEnd<D> {
             self.offers.pop_front();
             self.arrived += 1;
         }
-        Ok(self.completed + self.arrived > before)
+        let is_idle = self.completed + self.arrived == before;
+        if is_idle {
+            self.publish();
+        }
+        Ok(!is_idle)
     }
 
     fn check(&mut self) -> Result<(), PerfError> {
+        self.publish();
         Ok(self.progress.check(self.sent, self.completed)?)
+    }
+}
+
+/// What it has counted stays in the metrics.
+impl<D: Domain> Drop for MessageEnd<D> {
+    fn drop(&mut self) {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.publish(vec![self.endpoint.metrics()]);
+        }
     }
 }
 
@@ -214,10 +253,8 @@ impl<D: Domain> Receiver for MessageEnd<D> {
 }
 
 impl<D: Domain> Player for MessageEnd<D> {
-    /// Offers half of the buffers at a time. Each call of `offer` writes to the other end, which is
-    /// busy then, so every other message goes without one.
     fn make_room(&mut self) -> Result<(), PerfError> {
-        if self.offers.len() <= SLOTS / 2 { self.offer() } else { Ok(()) }
+        self.offer()
     }
 
     fn hit(&mut self) -> Result<bool, PerfError> {

@@ -15,8 +15,8 @@
 //! perftest's `ib_write_lat` does. READs and atomics are round trips by themselves and are not
 //! answered.
 //!
-//! [`PerfProgress::interrupted`] ends a measurement early. What was measured until then is the result,
-//! and two hosts still compare their counts.
+//! [`PerfProgress::interrupted`] ends a measurement early. What was measured until then is the
+//! result, and two hosts still compare their counts.
 //!
 //! # Between two hosts
 //!

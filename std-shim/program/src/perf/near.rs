@@ -75,7 +75,7 @@ impl<'a, S: Flush> Near<'a, S> {
 
     /// Compares the number of requests with the far end's, and closes the session. `requests` is
     /// this end's count.
-    pub(super) fn finish<T>(
+    fn finish<T>(
         mut self,
         requests: impl FnOnce(&S) -> u64,
         measured: Result<T, PerfError>,
@@ -277,11 +277,12 @@ impl<D: Domain> Reaches<D> for MessageEnd<D> {
         workload: Workload,
         peer: &mut Counterpart<'_>,
         domains: &[&D],
-        _: &RailNews,
+        news: &RailNews,
     ) -> Result<Self, PerfError> {
         let stall_timeout = config.rail_repair.stall_timeout;
         let mut end =
             Self::new(workload, &config.p2p_builder(&workload), domains, 1, stall_timeout)?;
+        end.count(news);
         let hello = introduce(peer, workload, end.endpoint.address().into(), end.ring.remote())?;
         end.bring_up(peer, &hello)?;
         Ok(end)

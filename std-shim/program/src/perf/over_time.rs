@@ -11,7 +11,7 @@ use super::requests::RequestSender;
 use super::rig::ends_between;
 use super::round::{Ended, Ends};
 use super::sampler::Sampler;
-use super::timeline::{Mark, Timeline};
+use super::timeline::Timeline;
 use crate::fault::{RailFault, check_rails};
 use crate::fault_schedule::FaultSchedule;
 use crate::hosts::hosts_with_rate;
@@ -34,8 +34,8 @@ const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Measures one configuration over time, with both ends in this process, on the software NIC, while
 /// these faults happen. `interval` is the time between samples; without it there are up to 300. The
-/// sampler looks at the clock each millisecond. `watch` is called ten times a second on this thread,
-/// while another thread measures.
+/// sampler looks at the clock each millisecond. `watch` is called ten times a second on this
+/// thread, while another thread measures.
 ///
 /// # Errors
 ///
@@ -116,8 +116,7 @@ fn watch_ends(
     });
     let rails = ends.rail_names();
     let schedule = begin()?;
-    let start = Instant::now();
-    progress.samples.begin(start);
+    progress.samples.begin(Instant::now());
     *ends.sampler() = Sampler::new(every, config.limit, &progress.samples);
     let cpu_before = cpu_time();
     let round = ends.run(config.limit, progress);
@@ -132,10 +131,7 @@ fn watch_ends(
             _ => return Err(error),
         },
     };
-    let events = progress.rails.all();
-    let mut marks: Vec<Mark> =
-        events.iter().filter_map(|item| Mark::of_rail(item, start)).collect();
-    marks.extend(schedule.end().into_iter().map(Mark::from));
-    marks.sort_by_key(|mark| mark.at);
+    schedule.end();
+    let marks = progress.marks();
     Ok(Ended { measured: Timeline { rails, samples, marks, requests, cpu }, is_cut })
 }

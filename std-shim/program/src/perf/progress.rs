@@ -11,10 +11,10 @@ use std::time::Instant;
 /// share everything. Each measurement needs its own logs.
 #[derive(Clone, Debug, Default)]
 pub struct PerfProgress {
-    /// Set to end the measurement early: it posts nothing more, waits up to 2 seconds for what is in
-    /// flight, and returns what was measured until then: samples, round trips, the rounds that are
-    /// complete, or the first one, if its requests complete. If nothing was measured, it fails with
-    /// [`SessionError::Interrupted`](crate::session::SessionError::Interrupted).
+    /// Set to end the measurement early: it posts nothing more, waits up to 2 seconds for what is
+    /// in flight, and returns what was measured until then: samples, round trips, the rounds that
+    /// are complete, or the first one, if its requests complete. If nothing was measured, it fails
+    /// with [`SessionError::Interrupted`](crate::session::SessionError::Interrupted).
     pub interrupted: Arc<AtomicBool>,
     /// Events of rails.
     pub rails: RailNews,

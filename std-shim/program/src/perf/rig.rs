@@ -42,10 +42,10 @@ where
     let noticed = workload.is_noticed();
     let threads = config.threads;
     Ok(match (config.operation, config.bidirectional) {
-        (Operation::P2p, false) => Box::new(Rig::messages(config, here, there)?),
+        (Operation::P2p, false) => Box::new(Rig::messages(config, here, there, news)?),
         (_, false) => Box::new(Rig::between(config, here, there, news)?),
         (Operation::P2p, true) => {
-            let [mut near, mut far] = connected_for_messages(config, workload, here, there)?;
+            let [mut near, mut far] = connected_for_messages(config, workload, here, there, news)?;
             near.offer()?;
             far.offer()?;
             Box::new(BothWays { near, far, threads, noticed })
@@ -77,9 +77,14 @@ impl<D: Domain> Rig<RequestSender<D>, RequestReceiver<D>> {
 
 impl<D: Domain> Rig<MessageEnd<D>, MessageEnd<D>> {
     /// Makes two ends for messages on these devices.
-    fn messages(config: &PerfConfig, here: &[&D], there: &[&D]) -> Result<Self, PerfError> {
+    fn messages(
+        config: &PerfConfig,
+        here: &[&D],
+        there: &[&D],
+        news: &RailNews,
+    ) -> Result<Self, PerfError> {
         let workload = config.workload()?;
-        let [sender, mut receiver] = connected_for_messages(config, workload, here, there)?;
+        let [sender, mut receiver] = connected_for_messages(config, workload, here, there, news)?;
         receiver.offer()?;
         Ok(Self { sender, receiver, threads: config.threads })
     }
@@ -107,9 +112,10 @@ impl<D: Domain> Rig<Pinger<MessageEnd<D>>, Ponger<MessageEnd<D>>> {
         config: &PerfConfig,
         here: &[&D],
         there: &[&D],
+        news: &RailNews,
     ) -> Result<Self, PerfError> {
         let workload = config.workload_of_round_trips()?;
-        let [near, far] = connected_for_messages(config, workload, here, there)?;
+        let [near, far] = connected_for_messages(config, workload, here, there, news)?;
         let threads = config.threads;
         Ok(Self { sender: Pinger::new(near), receiver: Ponger::new(far), threads })
     }
@@ -140,12 +146,15 @@ fn connected_for_messages<D: Domain>(
     workload: Workload,
     here: &[&D],
     there: &[&D],
+    news: &RailNews,
 ) -> Result<[MessageEnd<D>; 2], PerfError> {
     let builder = config.p2p_builder(&workload);
     let stall_timeout = config.rail_repair.stall_timeout;
     let mut near = MessageEnd::new(workload, &builder, here, 1, stall_timeout)?;
     let mut far = MessageEnd::new(workload, &builder, there, 2, stall_timeout)?;
     p2p::connect_endpoints(&mut near.endpoint, &mut far.endpoint)?;
+    near.count(news);
+    far.count(news);
     Ok([near, far])
 }
 

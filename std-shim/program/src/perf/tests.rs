@@ -1,9 +1,16 @@
 //! Measurements within one process.
 
+use super::ping_pong::{Player as _, play};
+use super::rig::Rig;
 use super::*;
 use crate::fault::Side;
+use crate::hosts::hosts_with_rate;
 use crate::session::{RailRepair, SessionError};
-use polyrail::virtual_qp::{RailFailure, RailId, Scheme};
+use polyrail::endpoint::{Endpoint, RailWeights};
+use polyrail::nic::{DeviceConfig, Fabric};
+use polyrail::p2p::SplitPolicy;
+use polyrail::virtual_qp::{RailChoice, RailFailure, RailId, Scheme};
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -160,6 +167,45 @@ fn inline_bytes_are_refused_where_they_cannot_be() {
     );
     let error = here(&PerfConfig { inline: MAX_INLINE + 1, ..quick }).unwrap_err();
     assert!(matches!(error, PerfError::Workload(WorkloadError::Inline(4097))), "{error}");
+}
+
+#[test]
+fn rail_weights_reach_both_kinds_of_endpoints() {
+    let fabric = Fabric::threaded();
+    let devices = [3, 1].map(|rate| {
+        let bytes_per_second = NonZeroU64::new(rate * 1_000_000_000);
+        let name = format!("rate{rate}");
+        let config = DeviceConfig { bytes_per_second, ..DeviceConfig::named(name) };
+        fabric.create_device(config).alloc_pd().unwrap()
+    });
+    for (rail_weights, follows) in [(RailWeights::Auto, true), (RailWeights::Equal, false)] {
+        let config = PerfConfig { rails: 2, devices: 2, rail_weights, ..PerfConfig::default() };
+        let requests: Endpoint =
+            config.builder(&config.workload().unwrap()).build(&devices).unwrap();
+        let choice = requests.virtual_qp().config().rail_choice;
+        assert_eq!(choice != RailChoice::RoundRobin, follows, "{rail_weights:?}: {choice:?}");
+        let config = PerfConfig { operation: Operation::P2p, ..config };
+        let messages = config.p2p_builder(&config.workload().unwrap()).build(&devices).unwrap();
+        let split = messages.sender().unwrap().config().split;
+        assert_eq!(split != SplitPolicy::Even, follows, "{rail_weights:?}: {split:?}");
+    }
+}
+
+#[test]
+fn measured_weights_need_rails_that_are_rerouted() {
+    let limit = Limit::Count(20);
+    let quick = PerfConfig { limit, rail_weights: RailWeights::Measured, ..PerfConfig::default() };
+    let rail_repair = RailRepair { rail_failure: RailFailure::Fatal, ..RailRepair::default() };
+    for config in
+        [PerfConfig { rail_repair, ..quick }, PerfConfig { operation: Operation::P2p, ..quick }]
+    {
+        let error = here(&config).unwrap_err();
+        assert!(matches!(error, PerfError::Workload(WorkloadError::MeasuredWeights)), "{error}");
+        here(&PerfConfig { rail_weights: RailWeights::Rates, ..config }).unwrap();
+        // One rail has no weight.
+        here(&PerfConfig { rails: 1, devices: 1, ..config }).unwrap();
+    }
+    here(&quick).unwrap();
 }
 
 /// A message is one request: a doorbell and a completion at most.
@@ -393,5 +439,31 @@ fn requests_that_never_complete_do_not_outlast_an_interrupt() {
         // The time after the interrupt counts, as its processor time does.
         assert!(timeline.end() >= drive::LATE, "{timeline:?}");
         assert_eq!(progress.samples.take().last(), Some(last));
+    }
+}
+
+/// Each end offers buffers while it plays, with one request for many.
+#[test]
+fn offers_are_a_small_part_of_the_requests_of_messages() {
+    let limit = Limit::Count(640);
+    let config = PerfConfig {
+        operation: Operation::P2p,
+        rails: 1,
+        devices: 1,
+        message_size: 8,
+        limit,
+        ..PerfConfig::default()
+    };
+    let (here, there) = hosts_with_rate(config.devices, config.line_rate).unwrap();
+    let (here, there) = (here.domains(), there.domains());
+    let Rig { sender: mut near, receiver: mut far, .. } =
+        Rig::players_of_messages(&config, &here, &there, &PerfProgress::default().rails).unwrap();
+    far.player.make_room().unwrap();
+    let answer = || far.answer().map(|_| ());
+    play(&mut near, &config, &PerfProgress::default(), answer).unwrap();
+    for end in [&near.player, &far.player] {
+        let counters = end.endpoint.receiver().unwrap().counters(0).unwrap();
+        let offers = counters.send_requests;
+        assert!(offers <= near.round_trips / 8, "{offers} for {} messages", near.round_trips);
     }
 }

@@ -64,9 +64,9 @@ impl Visitor {
     }
 
     /// Serves the peer over these devices, in protection domains of its own: keys that another peer
-    /// has are worth nothing on its queue pairs. The peer chooses the number of devices and rails, the
-    /// scheme and the fragment size. Calls `watch` ten times a second, on this thread, while a file
-    /// is received or sent.
+    /// has are worth nothing on its queue pairs. The peer chooses the number of devices and rails,
+    /// the scheme and the fragment size. Calls `watch` ten times a second, on this thread, while a
+    /// file is received or sent.
     ///
     /// # Errors
     ///

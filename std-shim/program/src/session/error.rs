@@ -94,8 +94,8 @@ pub enum SessionError {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
-    /// The peer failed, for this reason.
-    #[error("the peer gave up: {0}")]
+    /// The peer failed, for this reason, in the words of the peer: "this side" is the peer.
+    #[error("the other side reports: {0}")]
     Peer(Reason),
     /// The control channel failed, or carried something invalid.
     #[error(transparent)]

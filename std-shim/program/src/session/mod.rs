@@ -1,8 +1,9 @@
 //! The connection of two sides, whether they copy a file or measure. `counterpart` is the other
 //! side, over the control channel; `traffic` is requests over the rails; `environment` has the
 //! resources of a side, `peer_timeouts` its timeouts, `quality` the options of its packets,
-//! `backend` their kind, `rail_repair` the handling of rails that fail; `rail_news` collects events of rails,
-//! `server_address` is where to connect, `ask` asks a server for its devices, `error` what can fail.
+//! `backend` their kind, `rail_repair` the handling of rails that fail; `rail_news` collects events
+//! of rails, `server_address` is where to connect, `ask` asks a server for its devices, `error`
+//! what can fail.
 
 mod ask;
 mod backend;

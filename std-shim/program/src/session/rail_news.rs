@@ -1,7 +1,8 @@
-//! Events of rails during a job, for display.
+//! Events of rails during a job, for display, and what the rails count, for metrics.
 
 use crate::fault::Side;
 use polyrail::endpoint::NamedRailEvent;
+use polyrail::metrics::{Metrics, Source};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An event of a rail of one side.
@@ -15,7 +16,11 @@ pub struct RailNewsItem {
 
 /// Events of the rails of the sides in this process. A cheap handle: clones share the log.
 #[derive(Clone, Debug, Default)]
-pub struct RailNews(Arc<Mutex<Log>>);
+pub struct RailNews {
+    log: Arc<Mutex<Log>>,
+    /// Where the sides publish what their rails count, and under which name.
+    metrics: Option<(Metrics, &'static str)>,
+}
 
 #[derive(Debug, Default)]
 struct Log {
@@ -25,6 +30,17 @@ struct Log {
 }
 
 impl RailNews {
+    /// Returns an empty log. The sides of the job publish their [metrics](polyrail::metrics) under
+    /// this name.
+    pub fn counted(metrics: Metrics, name: &'static str) -> Self {
+        Self { log: Arc::default(), metrics: Some((metrics, name)) }
+    }
+
+    /// Returns a source of metrics for one side, if metrics were asked for.
+    pub(crate) fn source(&self) -> Option<Source> {
+        self.metrics.as_ref().map(|(metrics, name)| metrics.source(name))
+    }
+
     /// Takes the events since the last call, oldest first.
     pub fn take(&self) -> Vec<RailNewsItem> {
         let mut log = self.lock();
@@ -43,7 +59,7 @@ impl RailNews {
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

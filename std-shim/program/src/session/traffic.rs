@@ -4,6 +4,7 @@ use super::error::SessionError;
 use super::rail_news::Reporter;
 use polyrail::backend::Domain;
 use polyrail::endpoint::{Endpoint, RailReport, StallWatch};
+use polyrail::metrics::Source;
 use polyrail::verbs::{SendWr, WcStatus};
 use polyrail::virtual_cq::{Event, VirtualWc};
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub(crate) struct Traffic<D: Domain> {
     pub(crate) arrived: u64,
     watch: StallWatch,
     reporter: Reporter,
+    metrics: Option<Source>,
     /// Polls until the next check for rail events.
     until_news: u32,
 }
@@ -51,8 +53,9 @@ impl<D: Domain> Traffic<D> {
         reporter: Reporter,
     ) -> Self {
         let watch = StallWatch::new(stall_timeout);
+        let metrics = reporter.news.source();
         let until_news = NEWS_EVERY;
-        Self { endpoint, posted: 0, reported: 0, arrived: 0, watch, reporter, until_news }
+        Self { endpoint, posted: 0, reported: 0, arrived: 0, watch, reporter, metrics, until_news }
     }
 
     /// Posts a request. Returns `false` if the queue is full until a request completes.
@@ -116,11 +119,14 @@ impl<D: Domain> Traffic<D> {
         Ok(completed)
     }
 
-    /// Passes rail events to the reporter.
+    /// Passes rail events to the reporter, and publishes metrics if a reader asked for them.
     pub(crate) fn tell_news(&mut self) {
         self.until_news = NEWS_EVERY;
         while let Some(event) = self.endpoint.take_rail_event() {
             self.reporter.tell(event);
+        }
+        if let Some(metrics) = &mut self.metrics {
+            metrics.publish_if_wanted(|| vec![self.endpoint.metrics()]);
         }
     }
 
@@ -137,5 +143,14 @@ impl<D: Domain> Traffic<D> {
     pub(crate) fn rail_reports(&mut self) -> Vec<RailReport> {
         self.tell_news();
         self.endpoint.rail_reports()
+    }
+}
+
+/// What it has counted stays in the metrics.
+impl<D: Domain> Drop for Traffic<D> {
+    fn drop(&mut self) {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.publish(vec![self.endpoint.metrics()]);
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::session::{
 };
 use crate::threads::{join, start, watched};
 use polyrail::backend::ConnectOptions;
-use polyrail::endpoint::{EndpointBuilder, RailReport};
+use polyrail::endpoint::{EndpointBuilder, RailReport, RailWeights};
 use polyrail::nic::ProtectionDomain;
 use polyrail::virtual_qp::Scheme;
 use serde::Serialize;
@@ -51,6 +51,8 @@ pub struct CopyOptions {
     pub qp_timeout: u8,
     /// Priorities of the packets.
     pub quality: QualityOfService,
+    /// What decides how much each rail carries.
+    pub rail_weights: RailWeights,
     /// How to handle rails that fail.
     pub rail_repair: RailRepair,
     /// How long to wait for a receiver on another host.
@@ -75,6 +77,7 @@ impl Default for CopyOptions {
             faults: Vec::new(),
             qp_timeout: ConnectOptions::default().timeout,
             quality: QualityOfService::default(),
+            rail_weights: RailWeights::default(),
             rail_repair: RailRepair::default(),
             timeouts: PeerTimeouts::default(),
             overwrite: true,
@@ -103,6 +106,7 @@ impl CopyOptions {
             .rails(self.rails)
             .scheme(self.scheme)
             .max_msg_size(self.max_msg_size)
+            .rail_weights(self.rail_weights)
             .connect_options(self.quality.chosen(options));
         self.rail_repair.chosen(builder, self.rails)
     }
@@ -227,7 +231,8 @@ fn run_sides(
 ) -> Result<SidesEnd<SideSum, SideSum, TransferError>, CopyError> {
     let parcel = Parcel { source, job: CopyJob::new(plan) };
     let send = |here: OnHost<'_>, near| send_file(here, near, parcel, &AtomicU64::new(0));
-    let receive = |there: OnHost<'_>, far| receive_file(there, far, target, &progress.written);
+    let receive =
+        |there: OnHost<'_>, far| receive_file(there, far, plan, target, &progress.written);
     between_hosts(options, progress, watch, send, receive)
 }
 
@@ -244,10 +249,7 @@ pub(super) fn between_hosts<S: Send, R: Send, E: Failure + Send>(
 ) -> Result<SidesEnd<S, R, E>, CopyError> {
     check_rails(&options.faults, options.rails).map_err(CopyError::Fault)?;
     let devices = options.devices.unwrap_or(options.rails).max(1);
-    let setup = |source: SessionError| CopyError::Transfer {
-        role: CopyRole::Sender,
-        source: Box::new(source.into()),
-    };
+    let setup = |error: SessionError| CopyError::transfer(CopyRole::Sender, error);
     let (here, there) =
         hosts_with_rate(devices, options.line_rate).map_err(|error| setup(error.into()))?;
     let schedule =

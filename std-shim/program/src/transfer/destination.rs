@@ -69,6 +69,10 @@ impl Destination {
                     let what = "a dangling symbolic link";
                     return Err(CopyError::DestinationKind { path: path.to_owned(), what });
                 }
+                if is_of_directory(path) {
+                    let what = "a directory that does not exist";
+                    return Err(CopyError::DestinationKind { path: path.to_owned(), what });
+                }
                 (None, path.to_owned())
             }
             Err(error) => return Err(failed(error)),
@@ -137,6 +141,11 @@ fn refuse(
     }
 }
 
+/// Returns whether a path ends with `/`, and thus can only be that of a directory.
+pub fn is_of_directory(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(b"/")
+}
+
 /// Returns the kind of a file, in words.
 pub(super) fn kind(metadata: &Metadata) -> &'static str {
     let kind = metadata.file_type();
@@ -149,5 +158,23 @@ pub(super) fn kind(metadata: &Metadata) -> &'static str {
         () if kind.is_char_device() => "a character device",
         () if kind.is_block_device() => "a block device",
         () => "a special file",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_cannot_have_the_path_of_a_directory_that_does_not_exist() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("new/");
+        let checked = check_replaceable(&path).unwrap_err().to_string();
+        let replaced = replace_file(&path, b"new").unwrap_err().to_string();
+        for error in [checked, replaced] {
+            assert!(error.ends_with("new/: it is a directory that does not exist"), "{error}");
+        }
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        assert!(check_replaceable(&place.path().join("new")).is_ok());
     }
 }

@@ -3,6 +3,7 @@
 use crate::fault::UnknownRail;
 use crate::job::{CopyPlanError, Sum, TreeSum};
 use crate::session::{Failure, SessionError};
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -112,6 +113,44 @@ impl Failure for TransferError {
     }
 }
 
+/// A failure of the receiver of a file as it is reported to the other side, which does not know
+/// where the file is: with the path, if the file could not be written.
+#[derive(Debug)]
+pub(super) struct Reported<'a> {
+    pub(super) error: &'a TransferError,
+    pub(super) path: Option<&'a Path>,
+}
+
+impl fmt::Display for Reported<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(path) = self.path
+            && self.error.is_of_destination()
+        {
+            write!(f, "cannot write {}: ", path.display())?;
+        }
+        self.error.fmt(f)
+    }
+}
+
+impl Error for Reported<'_> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl Failure for Reported<'_> {
+    fn is_echo(&self) -> bool {
+        self.error.is_echo()
+    }
+}
+
+impl TransferError {
+    /// Returns whether the file could not be written.
+    const fn is_of_destination(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Finish(_))
+    }
+}
+
 impl Failure for CopyError {
     fn is_echo(&self) -> bool {
         matches!(self, Self::Transfer { source, .. } if source.is_echo())
@@ -119,10 +158,15 @@ impl Failure for CopyError {
 }
 
 impl CopyError {
+    /// The failure of a side.
+    pub(super) fn transfer(role: CopyRole, error: impl Into<TransferError>) -> Self {
+        Self::Transfer { role, source: Box::new(error.into()) }
+    }
+
     /// The failure of a side that is about a file in a directory.
     pub(super) fn of_file(path: &Path, role: CopyRole, error: TransferError) -> Self {
-        let source = Self::Transfer { role, source: Box::new(error) };
-        Self::InDirectory { path: path.to_owned(), source: Box::new(source) }
+        let source = Box::new(Self::transfer(role, error));
+        Self::InDirectory { path: path.to_owned(), source }
     }
 
     /// Converts the failure of a side, and names the file if it is about one.
@@ -140,7 +184,7 @@ impl CopyError {
             | TransferError::Changed { .. } => {
                 Self::Reading { path: source.to_owned(), source: cause }
             }
-            TransferError::Write { .. } | TransferError::Finish(_) => {
+            _ if cause.is_of_destination() => {
                 Self::Writing { path: destination.to_owned(), source: cause }
             }
             _ => Self::Transfer { role, source: cause },

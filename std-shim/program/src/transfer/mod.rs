@@ -33,8 +33,8 @@
 //! file to read, which must not change during the copy; `destination` the file to write, which
 //! appears only when complete; `part` that file until then. `copy` runs both sides within one
 //! process. `send_to` and `serve` run them in two, where the receiver, a [server](crate::serve),
-//! follows the sender's options. `tree` copies directories and several files, with other chunks in the
-//! same ring.
+//! follows the sender's options. `tree` copies directories and several files, with other chunks in
+//! the same ring.
 
 mod copy;
 mod destination;
@@ -52,12 +52,14 @@ mod tree;
 
 pub use crate::job::{CopyPlan, CopyPlanError, MAX_CHUNK, MAX_WINDOW};
 pub use copy::{CopyOptions, CopyProgress, CopyReport, SideReport, copy_file};
-pub use destination::{check_replaceable, replace_file};
+pub use destination::{check_replaceable, is_of_directory, replace_file};
 pub use error::{CopyError, CopyRole, TransferError};
 pub use send_to::send_to;
 pub use serve::Received;
 
-pub use tree::{GivenTree, ReceivedTree, TreeReport, copy_tree, pull_tree, send_tree_to};
+pub use tree::{
+    GivenTree, ReceivedTree, TreeReport, copy_tree, provide_destination, pull_tree, send_tree_to,
+};
 
 pub(crate) use serve::receive;
 pub(crate) use tree::{give_tree, receive_tree};

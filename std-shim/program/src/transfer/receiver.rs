@@ -1,32 +1,40 @@
 //! The receiver: writes chunks from its ring to the file, and returns credits.
 
-use super::error::TransferError;
+use super::error::{Reported, TransferError};
 use super::sender::{CREDIT_BYTES, CREDIT_SLOTS};
-use super::side::{self, Buffers, Side};
-use crate::job::{CopyJob, CopyPlan, Hello, Job, JobOutcome, Link, Message, Sum};
+use super::side::{self, Side};
+use crate::job::{CopyPlan, Hello, JobOutcome, Link, Message, Sum};
 use crate::session::{Environment, SessionError, expect_asker};
 use polyrail::backend::Domain;
 use polyrail::endpoint::RailReport;
 use polyrail::memory::{RegisteredBuffer, RemoteBuffer};
 use polyrail::verbs::{AccessFlags, DeviceKeys, SendWr};
 use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Receives a file from the other side into `file`, and counts the bytes in `written`.
+/// Receives the file of this plan from the other side into `file`, and counts the bytes in
+/// `written`.
 pub(super) fn receive_file<D: Domain>(
     environment: Environment<'_, D>,
     mut control: Link,
+    plan: CopyPlan,
     file: &File,
     written: &AtomicU64,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let peer = expect_asker(&mut control)?;
-    receive_from(environment, control, &peer, IncomingFile { file, written, complete: || Ok(()) })
+    let incoming = IncomingFile { plan, file, written, path: None, complete: || Ok(()) };
+    receive_from(environment, control, &peer, incoming)
 }
 
 /// The file to write to.
 #[derive(Debug)]
 pub(super) struct IncomingFile<'a, F> {
+    /// The plan of the sender's job.
+    pub(super) plan: CopyPlan,
     pub(super) file: &'a File,
+    /// The file's path, for the report of a failure to the other side.
+    pub(super) path: Option<&'a Path>,
     /// Counts the bytes.
     pub(super) written: &'a AtomicU64,
     /// Called when all bytes are written and their checksum is correct, before the sender is
@@ -42,33 +50,27 @@ pub(super) fn receive_from<D: Domain>(
     incoming: IncomingFile<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
     let mut side = Side::new(environment, control)?;
-    // Made once the sender's plan is valid, and kept until no requests of the other side can
-    // arrive.
-    let mut buffers = None;
-    let result = run(&mut side, peer, &mut buffers, incoming)
+    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let buffers = side.buffers(
+        (incoming.plan.ring_bytes(), writable),
+        (CREDIT_SLOTS * CREDIT_BYTES, AccessFlags::empty()),
+    )?;
+    let path = incoming.path;
+    let result = run(&mut side, peer, incoming, &buffers.ring, &buffers.credits)
         .map_err(|failure| side.defer_to_sender(failure));
-    side.conclude(result.as_ref().err());
+    let failure = result.as_ref().err().map(|error| Reported { error, path });
+    side.conclude(failure.as_ref());
     result
 }
 
 fn run<D: Domain>(
     side: &mut Side<'_, D>,
     peer: &Hello,
-    buffers: &mut Option<Buffers<D::Region>>,
     incoming: IncomingFile<'_, impl FnOnce() -> Result<(), TransferError> + Send>,
+    ring: &RegisteredBuffer<D::Region>,
+    credits: &RegisteredBuffer<D::Region>,
 ) -> Result<(Sum, Vec<RailReport>), TransferError> {
-    let IncomingFile { file, written, complete } = incoming;
-    let Some(Job::Copy(CopyJob { plan, .. })) = &peer.purpose else {
-        return Err(SessionError::Protocol("the sender's hello has no plan".into()).into());
-    };
-    let plan = *plan;
-    let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let made = Buffers::new(
-        &side.environment.domains,
-        (plan.ring_bytes(), writable),
-        (CREDIT_SLOTS * CREDIT_BYTES, AccessFlags::empty()),
-    );
-    let Buffers { ring, credits } = buffers.insert(made?);
+    let IncomingFile { plan, file, written, complete, .. } = incoming;
     side.tell(&Message::Hello(side.hello(ring)))?;
     side.meet(peer, plan.window)?;
     let keys = credits.toward(&peer.buffer)?;

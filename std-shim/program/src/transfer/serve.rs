@@ -8,7 +8,7 @@ use super::destination::{self, Destination, Making};
 use super::error::{CopyError, CopyRole, TransferError};
 use super::receiver::{IncomingFile, receive_from};
 use crate::job::{CopyJob, FileName, Shape};
-use crate::session::{SessionError, tell_failure};
+use crate::session::tell_failure;
 use crate::threads::watched;
 use crate::visit::Visit;
 use polyrail::backend::Domain;
@@ -44,7 +44,7 @@ pub(crate) fn receive<D: Domain + Sync>(
 ) -> Result<Received, CopyError> {
     let begin = Instant::now();
     let plan = job.plan;
-    let prepared = visit.requests().map_err(receiver_failed);
+    let prepared = visit.requests().map_err(|error| CopyError::transfer(CopyRole::Receiver, error));
     let prepared = prepared.and_then(|endpoint| Ok((endpoint, prepare(&visit, job)?)));
     let (endpoint, Prepared { path, target, file }) =
         prepared.inspect_err(|error| tell_failure(&mut visit.control, error))?;
@@ -55,17 +55,14 @@ pub(crate) fn receive<D: Domain + Sync>(
     let environment = visit.environment(&builder, &progress.rails, &progress.interrupted);
     let shape = visit.shape(endpoint, plan.chunk, plan.window);
     let complete = || target.finish(visit.options.sync).map_err(TransferError::Finish);
-    let incoming = IncomingFile { file: &file, written: &progress.written, complete };
+    let written = &progress.written;
+    let incoming = IncomingFile { plan, file: &file, path: Some(&path), written, complete };
     let work = || receive_from(environment, visit.control, visit.hello, incoming);
     let received = watched("receives", work, watch).map_err(TransferError::from);
     let (sum, reports) = received.and_then(|received| received).map_err(failed)?;
     let report = CopyReport::new(sum, plan, begin.elapsed());
     let receiver = Some(SideReport { rails: reports });
     Ok(Received { shape, report: CopyReport { receiver, ..report }, path })
-}
-
-fn receiver_failed(error: SessionError) -> CopyError {
-    CopyError::Transfer { role: CopyRole::Receiver, source: Box::new(error.into()) }
 }
 
 /// The destination of a file.
@@ -83,7 +80,9 @@ fn prepare<D: Domain>(visit: &Visit<'_, D>, job: &CopyJob) -> Result<Prepared, C
     if let Some(limit) = options.max_file_size.filter(|limit| bytes > *limit) {
         return Err(CopyError::TooLong { bytes, limit });
     }
-    visit.allow(job.plan.ring_bytes()).map_err(receiver_failed)?;
+    visit
+        .allow(job.plan.ring_bytes())
+        .map_err(|error| CopyError::transfer(CopyRole::Receiver, error))?;
     let destination = options.destination.as_ref().ok_or(CopyError::NoDestination)?;
     let path = place(destination, job.name.as_ref())?;
     let making = Making {

@@ -36,7 +36,7 @@ pub(super) struct Buffers<R> {
 
 impl<R: Region> Buffers<R> {
     /// Registers the bytes of the ring and of the credits, with these access flags.
-    pub(super) fn new<D: Domain<Region = R>>(
+    fn new<D: Domain<Region = R>>(
         domains: &[&D],
         (ring_bytes, ring_access): (usize, AccessFlags),
         (credit_bytes, credit_access): (usize, AccessFlags),
@@ -61,7 +61,8 @@ impl<'a, D: Domain> Side<'a, D> {
         Ok(Self { peer, traffic, idle: Idle::default(), idle_polls: 0, environment })
     }
 
-    /// Registers the memory of this side. It is kept until no requests of the other side can arrive.
+    /// Registers the memory of this side. It is kept until no requests of the other side can
+    /// arrive.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Two connected queue pairs against a plain model of two memories: random requests of all kinds, in
-//! any order and of any length, with receives that come late, and ends that fail or lose their
+//! Two connected queue pairs against a plain model of two memories: random requests of all kinds,
+//! in any order and of any length, with receives that come late, and ends that fail or lose their
 //! memory at any time. Every byte, the order of completions, and each exactly once.
 //!
 //! `MODEL_SEEDS=N` runs N cases of each kind (20), `MODEL_SEED=N` only the case N.

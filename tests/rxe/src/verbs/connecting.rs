@@ -2,6 +2,7 @@
 
 use crate::fixture::Rails;
 use polyrail::endpoint::{Address, ConnectError, Endpoint, EndpointBuilder};
+use polyrail::place::Near;
 use polyrail::rdma::{CompletionQueue, OpenOptions, QueuePair, VerbsDomain, open_devices};
 use polyrail::virtual_qp::QpState;
 use polyrail_tests::behaviours::LIMIT;
@@ -9,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The address of a port that is made from its IPv4 address.
-const OVER_IPV4: OpenOptions = OpenOptions { gid_index: Some(1) };
+const OVER_IPV4: OpenOptions = OpenOptions { gid_index: Some(1), near: Near::Nothing };
 
 fn endpoint(end: &str) -> Endpoint<QueuePair, CompletionQueue> {
     let names = [0, 1].map(|rail| format!("rxe{end}{rail}").parse().unwrap());

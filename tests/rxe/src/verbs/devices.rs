@@ -1,6 +1,9 @@
 //! Devices, ports, addresses and attributes.
 
 use crate::fixture::{GID_INDEX, PORT, Rails};
+use polyrail::backend::Domain;
+use polyrail::place::Near;
+use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
 use polyrail_ffi::{
     AtomicCap, DeviceList, GidType, LinkLayer, Mtu, NodeType, PortState, QpState, Transport,
 };
@@ -22,6 +25,15 @@ pub(super) fn devices_report_their_identity(rails: &Rails) {
     // In software, over one end of a veth pair: nowhere in the machine.
     let place = polyrail::place::Place::of("rxeA0");
     assert_eq!((place.parent.as_deref(), place.pci), (Some("a0"), None));
+    // All devices are equally near to this thread.
+    let of = |near| open_devices(&[], &OpenOptions { near, ..OpenOptions::default() });
+    let names = |domains: &[VerbsDomain]| -> Vec<String> {
+        domains.iter().map(|domain| domain.device_name().to_owned()).collect()
+    };
+    let near = of(Near::ThisThread).unwrap();
+    assert_eq!(names(&near), names(&of(Near::Nothing).unwrap()));
+    let error = of(Near::Pci("ffff:ff:1f.7".parse().unwrap())).unwrap_err();
+    assert!(error.to_string().contains("no PCI device ffff:ff:1f.7"), "{error}");
     let attributes = context.attributes();
     assert_eq!((context.name(), attributes.phys_port_cnt), ("rxeA0", 1));
     assert_eq!(attributes.atomic_cap, AtomicCap::Device);
@@ -39,6 +51,8 @@ pub(super) fn ports_and_addresses_can_be_looked_up(rails: &Rails) {
     assert_eq!((port.state, port.link_layer), (PortState::Active, LinkLayer::Ethernet));
     assert_eq!((port.active_mtu, port.lid), (Some(Mtu::Mtu4096), 0));
     assert!(port.width > 0 && port.speed_mbps > 0, "{port:?}");
+    assert_eq!(context.query_port_speed(PORT), Ok(port.speed_mbps), "rxe reports no other speed");
+    assert_eq!(context.query_port_speed(2).map_err(|error| error.errno), Err(libc::EINVAL));
     assert_eq!(context.query_port(2).map_err(|error| error.errno), Err(libc::EINVAL));
     assert_eq!(context.query_pkey(PORT, 0), Ok(0xffff));
     let table = context.gid_table().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::fixture::{GID_INDEX, PORT, Rails};
 use polyrail::backend::{DeviceEvent, Domain, EventCursor};
-use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
+use polyrail::endpoint::{Endpoint, EndpointBuilder, RailWeights, connect_endpoints};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
 use polyrail::virtual_cq::Event;
@@ -19,7 +19,8 @@ pub(super) const WINDOW: u64 = 4;
 
 fn domains(end: &str) -> Vec<VerbsDomain> {
     let names = [0, 1].map(|rail| format!("rxe{end}{rail}").parse().unwrap());
-    open_devices(&names, &OpenOptions { gid_index: Some(GID_INDEX) }).unwrap()
+    open_devices(&names, &OpenOptions { gid_index: Some(GID_INDEX), ..OpenOptions::default() })
+        .unwrap()
 }
 
 /// One end with a rail on each device, with the memory that all its WRITEs read or reach.
@@ -35,6 +36,8 @@ impl<D: Domain> Side<D> {
         let domains: Vec<&D> = domains.iter().collect();
         let rails = domains.len();
         let builder = EndpointBuilder::new().rails(rails).scheme(scheme).max_msg_size(16 << 10);
+        // Each rail is to carry requests, whatever its rate: the tests wait for that.
+        let builder = builder.rail_weights(RailWeights::Equal);
         let endpoint = builder.rail_failure(RailFailure::Reroute).build(&domains).unwrap();
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let memory = RegisteredBuffer::new(LENGTH as usize, access, &domains).unwrap();

@@ -7,7 +7,7 @@ use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
 use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
 
 fn domain(name: &str) -> VerbsDomain {
-    let options = OpenOptions { gid_index: Some(GID_INDEX) };
+    let options = OpenOptions { gid_index: Some(GID_INDEX), ..OpenOptions::default() };
     open_devices(&[name.parse().unwrap()], &options).unwrap().remove(0)
 }
 

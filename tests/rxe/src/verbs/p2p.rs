@@ -24,7 +24,8 @@ pub(super) type Memory = RegisteredBuffer<VerbsRegion>;
 /// The two devices of an end.
 pub(super) fn domains_at(end: &str) -> Vec<VerbsDomain> {
     let names = [0, 1].map(|rail| format!("rxe{end}{rail}").parse().unwrap());
-    open_devices(&names, &OpenOptions { gid_index: Some(GID_INDEX) }).unwrap()
+    open_devices(&names, &OpenOptions { gid_index: Some(GID_INDEX), ..OpenOptions::default() })
+        .unwrap()
 }
 
 /// Memory for the longest message.

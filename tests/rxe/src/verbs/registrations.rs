@@ -15,7 +15,9 @@ const WRITABLE: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE
 
 fn domains(end: &str) -> [VerbsDomain; 2] {
     let names = [0, 1].map(|rail| format!("rxe{end}{rail}").parse().unwrap());
-    let domains = open_devices(&names, &OpenOptions { gid_index: Some(GID_INDEX) }).unwrap();
+    let domains =
+        open_devices(&names, &OpenOptions { gid_index: Some(GID_INDEX), ..OpenOptions::default() })
+            .unwrap();
     domains.try_into().unwrap()
 }
 

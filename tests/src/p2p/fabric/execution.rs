@@ -63,10 +63,10 @@ impl Fabric {
             }
             self.deliver(peer, request.imm, request.sge.length(), WcOpcode::RECV_RDMA_WITH_IMM);
         }
-        let mut first = 0;
+        let mut entries = Vec::new();
         if let (Some(local), Some(remote)) = (local, remote) {
             let is_honest = self.qps[at].is_honest;
-            first = self.copy_words(local, remote, &sent, is_honest).unwrap_or_default();
+            entries = self.copy_words(local, remote, &sent, is_honest).unwrap_or_default();
         }
         self.moved += 1;
         let qp = &mut self.qps[at];
@@ -80,7 +80,7 @@ impl Fabric {
         if self.qps[peer].in_error {
             self.qps[peer].takes_one_more = false;
         }
-        Step::Done(Executed { request, remote, local, is_straggler, first })
+        Step::Done(Executed { request, remote, local, is_straggler, entries })
     }
 
     /// Where a request reads and writes; `None` if it may not.

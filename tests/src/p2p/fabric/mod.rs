@@ -135,7 +135,7 @@ pub(super) struct Hidden {
 }
 
 /// A request that the peer's NIC executed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Executed {
     pub(super) request: SendRequest,
     /// The block that it wrote or read at the other end, and where.
@@ -143,12 +143,12 @@ pub(super) struct Executed {
     pub(super) local: Option<(usize, u32)>,
     /// It had left its queue pair before that failed.
     pub(super) is_straggler: bool,
-    /// The first word that it wrote, if it wrote words.
-    pub(super) first: u64,
+    /// The first word of each 64 bytes that it wrote, if it wrote words.
+    pub(super) entries: Vec<u64>,
 }
 
 /// What became of a step.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Step {
     Done(Executed),
     /// The peer has no receive.

@@ -2,7 +2,7 @@
 
 use super::{Fabric, Hidden, Sent};
 use crate::p2p::memory::Kind;
-use polyrail_core::p2p::EntryForm;
+use polyrail_core::p2p::{ENTRY_BYTES, EntryForm};
 use polyrail_core::verbs::Opcode;
 
 impl Fabric {
@@ -13,7 +13,7 @@ impl Fabric {
         remote: (usize, u32),
         sent: &Sent,
         is_honest: bool,
-    ) -> Option<u64> {
+    ) -> Option<Vec<u64>> {
         let Kind::Words(target) = &self.memory.block(remote.0).kind else { return None };
         if !matches!(self.memory.block(local.0).kind, Kind::Words(_)) {
             // The address that a peer gives for its buffer.
@@ -35,7 +35,8 @@ impl Fabric {
             remote.1.is_multiple_of(8) && request.sge.length().is_multiple_of(8),
             "whole words"
         );
-        let (first, written) = (remote.1 as usize / 8, words.first().copied());
+        let first = remote.1 as usize / 8;
+        let written = words.iter().step_by(ENTRY_BYTES / 8).copied().collect();
         // Signals complete at the peer with what they brought.
         let is_hidden = self.tears && request.opcode == Opcode::RdmaWrite;
         for (word, value) in (first..).zip(words) {
@@ -49,7 +50,7 @@ impl Fabric {
                 target.write(word, value);
             }
         }
-        written
+        Some(written)
     }
 
     /// Hidden words of this block are shown in the order that this form needs.

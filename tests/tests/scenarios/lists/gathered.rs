@@ -4,9 +4,11 @@
 use super::{List, post};
 use crate::reroute::{self, RAIL_0, RAIL_1, fail, fenced};
 use polyrail_core::hardware::{QpLimits, Refusal};
-use polyrail_core::verbs::{LocalPart, Opcode, SendFlags, SendRequest, Sge, WcOpcode, WcStatus};
+use polyrail_core::verbs::{
+    DeviceKeys, LocalPart, Opcode, SendFlags, SendRequest, Sge, WcOpcode, WcStatus,
+};
 use polyrail_core::virtual_qp::{PostRecvError, PostSendError, RailId};
-use polyrail_tests::rig::{self, LOCAL, REMOTE, Rig, Setup, done, ok};
+use polyrail_tests::rig::{self, KEYS, LOCAL, REMOTE, Rig, Setup, done, ok};
 use polyrail_tests::scripted::LIMITS;
 
 /// Queue pairs that take this many buffers, with fragments of 128 bytes.
@@ -44,6 +46,65 @@ fn fragments_pass_the_borders_of_buffers_with_one_doorbell_for_a_rail() {
     let counters = rig.qp.counters(RAIL_0).unwrap();
     assert_eq!((counters.doorbells, counters.send_requests, counters.bytes), (1, 2, 256));
     assert_eq!(rig.run_dry(), [done(1, WcOpcode::RDMA_WRITE, 512)]);
+}
+
+#[test]
+fn one_fragment_keeps_one_place_if_a_rail_takes_it_at_once() {
+    let post_all = |mut rig: Rig<4, 16, 8>| {
+        let list = List::new(&[1, 2, 3]);
+        let mut posts = (0..9).map(|id| rig.qp.post_list(&rig::write(id, 0), &list.parts()));
+        let posted = posts.by_ref().take_while(Result::is_ok).count();
+        drop(posts);
+        assert_eq!(rig.qp.unreported_sends(), posted);
+        assert_eq!(rig.run_dry().len(), posted);
+        posted
+    };
+    // The next one finds no four free places in case it has to wait.
+    assert_eq!(post_all(taking(4, Setup::spray(2)).build()), 5);
+    assert_eq!(post_all(taking(4, reroute::spray()).build()), 2);
+}
+
+#[test]
+fn one_fragment_has_the_keys_of_its_rails_device() {
+    let mut rig = taking(4, Setup::spray(2).devices(2)).rig();
+    for wr_id in 0..2 {
+        let list = List::new(&[1, 2]);
+        let keys = KEYS.map(|keys| DeviceKeys { lkey: 100 + keys.device.0, ..keys });
+        let parts = list.parts().into_iter().map(|part| LocalPart { keys: &keys, ..part });
+        rig.qp.post_list(&rig::write(wr_id, 0), &parts.collect::<Vec<_>>()).unwrap();
+    }
+    for (rail, device) in rig.rails.iter().zip(0..) {
+        let [request] = rail.sends()[..] else { panic!("one request on each rail") };
+        let lkeys: Vec<_> = rail.buffers(&request).iter().map(Sge::lkey).collect();
+        assert_eq!(lkeys, [100 + device; 2]);
+    }
+    assert_eq!(rig.run_dry().len(), 2);
+}
+
+#[test]
+fn one_fragment_that_finds_the_drivers_queues_full_waits_with_its_buffers() {
+    for setup in [Setup::spray(2), Setup::dqplb(2)] {
+        let mut rig = taking(4, setup).rig();
+        rig.rails.iter().for_each(|rail| rail.refuse_all(Some(Refusal::QueueFull)));
+        post(&mut rig, &rig::write_imm(1, 0, 0), &[1, 2, 3]).unwrap();
+        assert_eq!(rig.qp.unreported_sends(), 1);
+        rig.rails.iter().for_each(|rail| rail.refuse_all(None));
+        rig.poll();
+        let sent = [rung(&rig, 0), rung(&rig, 1)].concat();
+        assert_eq!(sent, [[(0, vec![(0, 0, 1), (1, 0, 2), (2, 0, 3)])]]);
+        assert_eq!(rig.run_dry(), [done(1, WcOpcode::RDMA_WRITE, 6)]);
+    }
+}
+
+#[test]
+fn one_fragment_that_its_driver_refuses_for_good_leaves_nothing() {
+    let mut rig = taking(4, Setup::spray(2)).rig();
+    rig.rails[0].refuse_next(0, Refusal::Driver(22));
+    let refused = post(&mut rig, &rig::write(1, 0), &[1, 2, 3]);
+    assert_eq!(refused, Err(PostSendError::Driver { rail: RAIL_0, errno: 22 }));
+    assert_eq!(rig.qp.unreported_sends(), 0);
+    post(&mut rig, &rig::write(2, 0), &[1, 2, 3]).unwrap();
+    assert_eq!(rig.run_dry(), [done(2, WcOpcode::RDMA_WRITE, 6)]);
 }
 
 #[test]

@@ -176,6 +176,7 @@ fn a_peer_that_is_one_generation_ahead_reports_what_arrived_before() {
             state: ReportedState::Ready,
             arrived: 0,
             previous_arrived: 2,
+            on_purpose: false,
         }))
         .unwrap();
     assert_eq!(rig.poll_ids(), ok(&[1]));
@@ -202,6 +203,7 @@ fn events_of_generations_that_are_adopted_come_in_their_order() {
                 state: ReportedState::Failed,
                 arrived: 0,
                 previous_arrived: if generation == 1 { 2 } else { 0 },
+                on_purpose: false,
             }))
             .unwrap();
         events.extend(rig.rail_events());

@@ -80,7 +80,7 @@ fn a_lost_atomic_ends_the_virtual_queue_pair() {
 #[test]
 fn notifies_that_did_not_arrive_go_out_on_the_replacement() {
     let mut rig = spray().rig();
-    rig.post((1..=3).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.post_together((1..=3).map(|id| rig::write_imm(id, 128, id as u32)));
     rig.rails.iter().for_each(|rail| rail.complete_all());
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.notifies(), [[1, 2, 3]]);
@@ -102,7 +102,7 @@ fn notifies_that_did_not_arrive_go_out_on_the_replacement() {
 #[test]
 fn an_ordered_send_waits_for_a_lost_notify() {
     let mut rig = spray().rig();
-    rig.post([rig::write_imm(1, 128, 1)]);
+    rig.post([rig::write_imm(1, 256, 1)]);
     rig.rails.iter().for_each(|rail| rail.complete_all());
     assert_eq!(rig.poll(), []);
     rig.notify().fail(WcStatus::RETRY_EXC_ERR);
@@ -189,7 +189,7 @@ fn poll_one_completion(rig: &mut Rig) -> Vec<VirtualWc> {
 #[test]
 fn a_batch_of_notifies_that_is_partly_lost_fails_whole() {
     let mut rig = spray().rig();
-    rig.post((1..=2).map(|id| rig::write_imm(id, 128, id as u32)));
+    rig.post_together((1..=2).map(|id| rig::write_imm(id, 128, id as u32)));
     rig.rails.iter().for_each(|rail| rail.complete_all());
     assert_eq!(rig.poll(), []);
     rig.notify().fail(WcStatus::RETRY_EXC_ERR);

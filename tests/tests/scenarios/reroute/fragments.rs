@@ -180,6 +180,22 @@ fn all_rails_fail_and_the_first_to_return_carries_what_all_of_them_lost() {
     assert_eq!(rig.qp.unreported_sends(), 0);
 }
 
+/// The rail that returns carries what it lost, and at once what others lost: before new requests.
+#[test]
+fn the_last_rail_returns_first_and_carries_what_the_first_one_lost() {
+    let mut rig = spray().depth(8).config(|config| config.min_rails = 0).rig();
+    rig.post([rig::write(1, 512)]);
+    for (place, rail) in [RAIL_0, RAIL_1].into_iter().enumerate() {
+        fail(&mut rig, place, WcStatus::RETRY_EXC_ERR);
+        rig.qp.control(fenced(rail, 0, 0)).unwrap();
+    }
+    rig.post([rig::write(2, 128)]);
+    rig.replace(RAIL_1, 1, 77);
+    ready(&mut rig, RAIL_1, 1);
+    let offsets = rig.pieces(1).concat().iter().map(|piece| piece.offset).collect::<Vec<_>>();
+    assert_eq!(offsets, [256, 384, 0, 128, 0]);
+}
+
 /// The second failure: of the rail that carries what the first one lost, before its fence.
 #[test]
 fn what_was_posted_again_is_lost_again() {

@@ -1,6 +1,7 @@
 //! Rails that fail while others take over, seen from one end; the test plays the peer.
 //! `core/docs/rails-that-fail.md`: the documentation of each module names the heading.
 
+mod cancel;
 mod control;
 mod counted;
 mod fragments;
@@ -27,7 +28,14 @@ pub(super) fn dqplb() -> Setup {
 }
 
 fn news(rail: RailId, generation: u16, state: ReportedState, arrived: u32) -> ControlMessage {
-    ControlMessage::Rail(RailReport { rail, generation, state, arrived, previous_arrived: 0 })
+    ControlMessage::Rail(RailReport {
+        rail,
+        generation,
+        state,
+        arrived,
+        previous_arrived: 0,
+        on_purpose: false,
+    })
 }
 
 /// The peer reports Fenced, and how much arrived.

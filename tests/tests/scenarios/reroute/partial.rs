@@ -44,7 +44,7 @@ fn of_notifies_that_were_taken_in_part_only_those_taken_can_have_arrived() {
     for arrived in 0..=1 {
         let mut rig = spray().rig();
         rig.notify().refuse_next(1, Refusal::QueueFull);
-        rig.post((1..=3).map(|id| rig::write_imm(id, 128, id as u32)));
+        rig.post_together((1..=3).map(|id| rig::write_imm(id, 128, id as u32)));
         rig.rails.iter().for_each(|rail| rail.complete_all());
         rig.poll();
         assert_eq!(rig.notifies(), [[1]]);

@@ -8,7 +8,8 @@ fn waiting(capacities: &[u32]) -> Slot {
     for (entry, length) in slot.entries.iter_mut().zip(capacities) {
         entry.length = *length;
     }
-    slot.wait(1, capacities.len() as u8, 0);
+    slot.hold(1, capacities.len() as u8);
+    slot.wait(0);
     slot
 }
 

@@ -28,7 +28,11 @@ impl Meets for Counts {
         Ok(self.reach.clone().unwrap())
     }
 
-    fn connect(&mut self, _: &Reach) -> Result<bool, NotConnected> {
+    fn devices(&self) -> &[u8] {
+        &[]
+    }
+
+    fn connect(&mut self, _: &Reach, _: &[u8]) -> Result<bool, NotConnected> {
         self.tried += 1;
         let failure = Failure::new(Code::Device, "no path to the peer");
         Err(NotConnected { failure, may_pass: true })
@@ -54,7 +58,7 @@ fn reach() -> Reach {
 }
 
 pub(in crate::link) fn hello() -> OurHello {
-    let purpose = Meeting { hello: HexBytes(Vec::new()) };
+    let purpose = Meeting { hello: HexBytes(Vec::new()), devices: Vec::new() };
     OurHello::without_memory(reach(), Some(purpose), None)
 }
 

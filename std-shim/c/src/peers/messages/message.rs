@@ -27,7 +27,13 @@ struct Done {
 }
 
 #[cold]
-fn refusal(error: &CallError) -> Refusal {
+fn refusal<D: Domain>(member: &P2pMember<D>, error: &CallError) -> Refusal {
+    // The error itself has no names of devices.
+    if let CallError::Failed(_) = error
+        && let Some(failure) = member.failure()
+    {
+        return Failure::of(Code::Failed, &failure).into();
+    }
     let code = match error {
         CallError::NotNow(_) => return Refusal::NotNow,
         CallError::Failed(_) => Code::Failed,
@@ -36,6 +42,7 @@ fn refusal(error: &CallError) -> Refusal {
         CallError::TooLong { .. } => Code::Range,
         CallError::MissingKeys { .. } => Code::Keys,
         CallError::NoRequest { .. } => Code::Request,
+        CallError::TakenBack { .. } => Code::TakenBack,
         CallError::CannotFlush { .. } | CallError::OneWay => Code::Unsupported,
     };
     Failure::of(code, error).into()
@@ -90,7 +97,7 @@ impl<D: Domain> MessagesOn<D> {
         let offered: ArrayVec<RecvBuffer<'_>, POLYRAIL_MAX_BUFFERS> = offered
             .map(|((local, keys), buffer)| RecvBuffer { local: *local, tag: buffer.tag, keys })
             .collect();
-        let handle = member.irecv(&offered).map_err(|error| refusal(&error))?;
+        let handle = member.irecv(&offered).map_err(|error| refusal(member, &error))?;
         Ok(self.under_way.add(Entry { peer, work: Work::Receive(handle) }))
     }
 
@@ -109,7 +116,7 @@ impl<D: Domain> MessagesOn<D> {
         let local = unsafe { LocalBuffer::new(addr, length) };
         let keys: Keys = memory.own_keys().collect();
         let sent = member.isend(local, tag, &keys);
-        let handle = sent.map_err(|error| refusal(&error))?;
+        let handle = sent.map_err(|error| refusal(member, &error))?;
         Ok(self.under_way.add(Entry { peer, work: Work::Send(handle) }))
     }
 
@@ -157,8 +164,10 @@ impl<D: Domain> MessagesOn<D> {
                 Ok(done)
             }
             Err(error) => {
+                let taken_back = matches!(error, CallError::TakenBack { .. });
+                let refusal = refusal(member, &error);
                 self.under_way.forget(number);
-                Err((refusal(&error), failed))
+                Err((refusal, if taken_back { Memory::Quiet } else { failed }))
             }
         }
     }
@@ -168,8 +177,8 @@ impl<D: Domain> MessagesOn<D> {
         let Work::Kept(received) = work else {
             return refuse(Code::State, "only a receive that is done and was kept can be flushed");
         };
-        let flushed = self.member(common, peer)?.flush(&received);
-        let handle = flushed.map_err(|error| refusal(&error))?;
+        let member = self.member(common, peer)?;
+        let handle = member.flush(&received).map_err(|error| refusal(member, &error))?;
         self.under_way.get(number)?.work = Work::Flush(handle);
         Ok(())
     }
@@ -186,17 +195,10 @@ impl<D: Domain> MessagesOn<D> {
     }
 }
 
-/// Takes up to `budget` completions, and drives everything that waits for them. Some polls also
-/// drive links and repair rails.
-#[unsafe(no_mangle)]
-pub extern "C" fn polyrail_messages_poll(peers: *mut Peers, budget: usize) -> Code {
-    call(
-        || on_messages!(&mut *exclusive(peers)?, (common, messages) => messages.poll(common, budget)),
-    )
-}
-
 /// Offers up to POLYRAIL_MAX_BUFFERS buffers for the peer's next messages, and stores the number of
-/// the request. POLYRAIL_CODE_NOT_NOW: poll, and try again.
+/// the request. If the peer has another offer already, a later poll sends this one. Nothing of a
+/// receive is transferred before each of its buffers has found its send: a sender must send to all
+/// of them before it waits for one. POLYRAIL_CODE_NOT_NOW: poll, and try again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_messages_receive(
     peers: *mut Peers,
@@ -221,7 +223,7 @@ pub unsafe extern "C" fn polyrail_messages_receive(
 /// Sends a message to the buffer with this tag in the peer's next receive, and stores the number of
 /// the request. POLYRAIL_CODE_NOT_NOW: that receive has no unmatched buffer with this tag, or there
 /// is no room; poll, and try again. POLYRAIL_CODE_RANGE: the message is longer than the buffer, but
-/// may be sent to another buffer.
+/// may be sent to another buffer. It is not done before all buffers of that receive have a send.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_messages_send(
     peers: *mut Peers,
@@ -244,11 +246,21 @@ pub unsafe extern "C" fn polyrail_messages_send(
     })
 }
 
+/// Takes up to `budget` completions, and drives everything that waits for them. Some polls also
+/// drive links and repair rails. A loop that sleeps between its polls calls polyrail_peers_drive in
+/// each turn: no function waits for messages.
+#[unsafe(no_mangle)]
+pub extern "C" fn polyrail_messages_poll(peers: *mut Peers, budget: usize) -> Code {
+    call(
+        || on_messages!(&mut *exclusive(peers)?, (common, messages) => messages.poll(common, budget)),
+    )
+}
+
 /// Tests whether a request is done. POLYRAIL_CODE_OK: it is done, and its memory belongs to the
 /// caller again. Its number is invalid from then on, unless `flags` has POLYRAIL_TEST_KEEP and it
-/// is a receive. POLYRAIL_CODE_NOT_NOW: it is not done yet. POLYRAIL_CODE_FAILED, or
-/// POLYRAIL_CODE_UNSUPPORTED of a flush: it will never be done, its local memory belongs to the
-/// caller again, and its number is invalid. POLYRAIL_CODE_REQUEST: there is no such request, or it
+/// is a receive. POLYRAIL_CODE_NOT_NOW: it is not done yet. POLYRAIL_CODE_FAILED,
+/// POLYRAIL_CODE_TAKEN_BACK, or POLYRAIL_CODE_UNSUPPORTED of a flush: it will never be done, its
+/// local memory belongs to the caller again, and its number is invalid. POLYRAIL_CODE_REQUEST: there is no such request, or it
 /// was already returned. Other codes do not describe the request. `info` may be NULL; its `memory`
 /// is correct whatever the code.
 #[unsafe(no_mangle)]

@@ -7,18 +7,22 @@ use crate::error::{Failure, Refusal, refuse};
 use crate::events::PeerEvent;
 use crate::link::{Message, NotConnected, RAILS};
 use crate::numbers::Numbers;
+use crate::options::{are_given, messages_over, messages_rails, rail_failure};
+use crate::pairs::Order;
 use crate::peers::common::Common;
 use crate::peers::connections::{Connections, Standing, rail_state};
 use crate::types::{EndpointOptions, RailInfo, RailState};
 use polyrail::backend::Domain;
 use polyrail::chain::Chain;
+use polyrail::endpoint::BuildError;
 use polyrail::hardware::QueuePair;
 use polyrail::link::{HexBytes, Reach};
+use polyrail::metrics::ConnectionMetrics;
 use polyrail::p2p::{
-    End, HealingMessage, P2pAddress, P2pBuildError, P2pConnectError, P2pEndpointSet, P2pMember,
-    P2pRemoveError,
+    End, HealingMessage, P2pAddress, P2pBuildError, P2pBuilder, P2pConnectError, P2pEndpointSet,
+    P2pMember, P2pRemoveError,
 };
-use polyrail::virtual_qp::{self, QpState, RailCounters};
+use polyrail::virtual_qp::{self, QpState, RailCounters, RailFailure};
 use std::time::{Duration, Instant};
 
 /// Places in the routing table. Three quarters can be used, which is enough for 1536 peers of two
@@ -34,6 +38,8 @@ const BUDGET: usize = 64;
 /// Connections for messages, on one backend.
 pub(crate) struct MessagesOn<D: Domain> {
     pub(super) set: Box<P2pEndpointSet<D, ROUTES>>,
+    /// The devices that have rails.
+    domains: Vec<D>,
     pub(super) reroutes: bool,
     pub(super) rails: u32,
     pub(super) under_way: UnderWay,
@@ -46,7 +52,7 @@ pub(super) fn build_failure(error: &P2pBuildError) -> Failure {
         P2pBuildError::Members { .. }
         | P2pBuildError::Keys(_)
         | P2pBuildError::Attach(_)
-        | P2pBuildError::Pool(_) => Code::TooMany,
+        | P2pBuildError::Pool { .. } => Code::TooMany,
         P2pBuildError::Memory(_) => Code::Device,
         _ => Code::Argument,
     };
@@ -78,7 +84,37 @@ fn states<D: Domain>(member: &P2pMember<D>, at: usize) -> [(RailState, u16); 2] 
     [known(sends), known(receives)]
 }
 
+/// Refuses options with which no peer can be added, such as fewer rails than have to be in service:
+/// makes an endpoint, and destroys it. A failure that may pass, such as that of a port that is
+/// down, is left to the call that adds a peer.
+fn try_out<D: Domain>(builder: &P2pBuilder, domains: &[D]) -> Result<(), Refusal> {
+    match builder.build(domains) {
+        Err(P2pBuildError::Rails(BuildError::Device { source, .. })) if source.may_pass() => Ok(()),
+        made => Ok(made.map(drop).map_err(|error| build_failure(&error))?),
+    }
+}
+
 impl<D: Domain> MessagesOn<D> {
+    pub(in crate::peers) fn new(
+        domains: &[D],
+        options: &EndpointOptions,
+        most: u16,
+    ) -> Result<Self, Refusal> {
+        let builder = messages_over(options, domains)?;
+        if are_given(options) {
+            try_out(&builder, domains)?;
+        }
+        let set = P2pEndpointSet::build(&builder, domains, most);
+        let rails = messages_rails(options);
+        Ok(Self {
+            set: Box::new(set.map_err(|error| build_failure(&error))?),
+            domains: domains.iter().take(rails as usize).cloned().collect(),
+            reroutes: rail_failure(options)? == RailFailure::Reroute,
+            rails,
+            under_way: UnderWay::default(),
+        })
+    }
+
     /// Returns a peer, if it exists.
     #[inline]
     pub(super) fn member(
@@ -119,11 +155,27 @@ impl<D: Domain> Connections for MessagesOn<D> {
         self.set.get(place).is_some()
     }
 
-    fn add(&mut self, options: Option<&EndpointOptions>) -> Result<usize, Refusal> {
+    fn add(
+        &mut self,
+        options: Option<&EndpointOptions>,
+        toward: Option<&Reach>,
+    ) -> Result<usize, Refusal> {
         if options.is_some() {
             return refuse(Code::Argument, "peers for messages have no options of their own");
         }
-        Ok(self.set.add().map_err(|error| build_failure(&error))?)
+        let order = toward.map(|peer| Order::toward(&self.domains, peer));
+        let order = order.transpose()?.unwrap_or_default();
+        let order: Vec<usize> = order.positions().iter().map(|at| usize::from(*at)).collect();
+        let added = match order.is_empty() {
+            true => self.set.add(),
+            false => self.set.add_in_order(&order),
+        };
+        Ok(added.map_err(|error| build_failure(&error))?)
+    }
+
+    /// Returns nothing: the keys of messages travel with each buffer.
+    fn devices(&self, _: usize) -> &[u8] {
+        &[]
     }
 
     /// Does nothing, because completions do not name peers.
@@ -176,7 +228,7 @@ impl<D: Domain> Connections for MessagesOn<D> {
         Ok(self.at(place)?.address().into())
     }
 
-    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<bool, NotConnected> {
+    fn meet(&mut self, place: usize, theirs: &Reach, _: &[u8]) -> Result<bool, NotConnected> {
         let Some(address) = theirs.messages() else {
             return Err(
                 Failure::new(Code::Mismatch, "the other side's peer is for requests").into()
@@ -224,18 +276,21 @@ impl<D: Domain> Connections for MessagesOn<D> {
         self.set.heal();
     }
 
+    fn metrics(&self) -> Vec<ConnectionMetrics> {
+        self.set.metrics()
+    }
+
+    fn metrics_of(&self, place: usize) -> Option<ConnectionMetrics> {
+        self.set.get(place).map(P2pMember::metrics)
+    }
+
     fn next_rail_event(&mut self, place: usize) -> Option<PeerEvent> {
-        let rails = self.rails;
-        let member = self.set.get_mut(place)?;
-        let (end, at, event) = member.take_rail_event()?;
+        let (end, _, event) = self.set.get_mut(place)?.take_named_rail_event()?;
         let end = match end {
             End::Sender => "sends",
             End::Receiver => "receives",
         };
-        let rail = at as u32 % rails;
-        let device = member.device_of(at).unwrap_or_default();
-        let words = format!("rail {rail} (device {device}), the end that {end}: {:?}", event.kind);
-        Some(PeerEvent::of_rail(rail, &event.kind, words))
+        Some(PeerEvent::of_rail(&event.event, format!("the end that {end}: {event}")))
     }
 
     fn failure(&mut self, place: usize) -> Option<String> {
@@ -252,7 +307,6 @@ impl<D: Domain> Connections for MessagesOn<D> {
             rails_in_service,
             is_degraded: rails_in_service < self.rails,
             unreported: (sent + received) as u32,
-            first_error: None,
         }
     }
 

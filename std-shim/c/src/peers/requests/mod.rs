@@ -1,13 +1,16 @@
 //! Connections for requests.
 //!
-//! `set` has the connections on one backend, `open` creates them, and `post` and `poll` are the
-//! data path.
+//! `set` has the connections on one backend; `post` and `poll` are the data path, and `cancel` takes
+//! requests back.
 
-mod open;
-mod poll;
+mod cancel;
+
 mod post;
+
+mod poll;
+
 pub(super) mod set;
 
-pub use open::*;
+pub use cancel::*;
 pub use poll::*;
 pub use post::*;

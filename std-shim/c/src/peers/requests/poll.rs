@@ -15,7 +15,7 @@ use crate::types::{
 use polyrail::backend::Domain;
 use polyrail::endpoint::WaitError;
 use polyrail::hardware::CqError;
-use polyrail::verbs::WcOpcode;
+use polyrail::verbs::{WcOpcode, WcStatus};
 use polyrail::virtual_cq::{Event, Polled, VirtualWc};
 use polyrail::virtual_qp::{QpState, RailFailure};
 use std::collections::VecDeque;
@@ -64,6 +64,10 @@ fn completion(wc: &VirtualWc, peer: u64) -> Completion {
 /// single rail does not report.
 #[cold]
 fn what_failed(wc: &VirtualWc) -> Memory {
+    // A request that was taken back is reported once nothing of it can be executed any more.
+    if wc.status == WcStatus::CANCELLED {
+        return Memory::Quiet;
+    }
     match wc.opcode {
         WcOpcode::SEND | WcOpcode::RDMA_READ | WcOpcode::RECV | WcOpcode::RECV_RDMA_WITH_IMM => {
             Memory::Quiet
@@ -267,9 +271,11 @@ unsafe fn with_room(
 }
 
 /// Stores up to `capacity` completions of all peers, and in `count` their number. Drives everything
-/// that waits for completions; some polls also drive links and repair rails. `count` is valid even
-/// if the returned code reports that a completion queue broke and that peers failed with it. With a
-/// capacity of 0, no completion is taken.
+/// that waits for completions; some polls also drive links and repair rails. A loop that sleeps
+/// between its polls calls polyrail_peers_drive in each turn. `count` is valid even if the returned
+/// code reports that a completion queue broke and that peers failed with it. With a capacity of 0,
+/// no completion is taken. Peers for requests only: POLYRAIL_CODE_KIND for messages, which
+/// polyrail_messages_poll polls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_poll(
     peers: *mut Peers,
@@ -287,7 +293,7 @@ pub unsafe extern "C" fn polyrail_peers_poll(
 /// Polls as polyrail_peers_poll does, and waits up to `timeout_ms`, or without a limit if that is
 /// POLYRAIL_NEVER, until there is a completion or an event. Requires POLYRAIL_ENDPOINT_EVENTS, and
 /// a capacity of at least 1. Drives links and repairs rails meanwhile. Does not wait while there is
-/// an event that was not taken.
+/// an event that was not taken. Peers for requests only: POLYRAIL_CODE_KIND for messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_wait(
     peers: *mut Peers,
@@ -304,8 +310,10 @@ pub unsafe extern "C" fn polyrail_peers_wait(
 }
 
 /// Stores a file descriptor that becomes readable when there may be completions after
-/// polyrail_peers_poll_armed stored none. It belongs to the object, and exists once a peer was
-/// added. Requires POLYRAIL_ENDPOINT_EVENTS.
+/// polyrail_peers_poll_armed stored none. It belongs to the object, exists once a peer was added,
+/// and is the same from then on; only wait for it, do not read from it. Links, events and listeners
+/// do not make it readable: polyrail_peers_poll_armed says how long to wait. Requires
+/// POLYRAIL_ENDPOINT_EVENTS. Peers for requests only: POLYRAIL_CODE_KIND for messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_fd(peers: *mut Peers, fd: *mut i32) -> Code {
     call(|| {
@@ -323,7 +331,9 @@ pub unsafe extern "C" fn polyrail_peers_fd(peers: *mut Peers, fd: *mut i32) -> C
 
 /// Polls as polyrail_peers_poll does, and arms the file descriptor for later completions. Requires
 /// a capacity of at least 1. If no completion is stored, the caller may wait for the file
-/// descriptor, but not longer than links and repairs may wait for polyrail_peers_drive.
+/// descriptor, but not longer than links and repairs may wait for polyrail_peers_drive: one second,
+/// or less if messages of polyrail_peers_say and peers that connect are not to wait that long.
+/// Peers for requests only: POLYRAIL_CODE_KIND for messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_poll_armed(
     peers: *mut Peers,

@@ -7,6 +7,7 @@ use crate::code::Code;
 use crate::error::{Failure, Refusal, refuse};
 use crate::keys::{Far, Keys, Local};
 use crate::numbers::Numbers;
+use crate::pairs::Pairs;
 use crate::peers::common::Common;
 use crate::peers::object::on_requests;
 use crate::table::{exclusive, words};
@@ -182,9 +183,14 @@ fn with_keys<'k>(locals: &[(Local, LocalBuffer)], keys: &'k [Keys]) -> OfParts<L
     parts.map(|(&(_, local), keys)| LocalPart { local, keys }).collect()
 }
 
-/// Translates a request; its keys are stored in `keys`, which must be empty.
+/// Translates a request to a peer with these pairs of devices; its keys are stored in `keys`, which
+/// must be empty.
 #[inline]
-fn translate<'k>(request: &Request, keys: &'k mut Keys) -> Result<SendWr<'k>, Refusal> {
+fn translate<'k>(
+    request: &Request,
+    pairs: &Pairs,
+    keys: &'k mut Keys,
+) -> Result<SendWr<'k>, Refusal> {
     let kind = Kind::of(request)?;
     let opcode = kind.opcode;
     let Request { region, offset, length, remote, remote_offset, .. } = *request;
@@ -207,7 +213,7 @@ fn translate<'k>(request: &Request, keys: &'k mut Keys) -> Result<SendWr<'k>, Re
         }
         _ => {
             let far = Far::from_words(&words(remote)?);
-            keys.extend(memory.toward(&far));
+            memory.add_keys(&far, pairs, keys);
             let addr = far.at(remote_offset, length)?;
             if is_atomic && addr % u64::from(ATOMIC) != 0 {
                 return refuse(
@@ -266,21 +272,27 @@ where
 }
 
 impl<D: Domain> RequestsOn<D> {
-    /// Refuses before both ends are connected.
+    /// Returns a peer, and the pairs of devices that its rails join. Refuses before both ends are
+    /// connected.
     #[inline]
-    fn connected(&mut self, common: &Common, peer: u64) -> Result<&mut EndpointQp<D::Qp>, Refusal> {
+    fn connected(
+        &mut self,
+        common: &Common,
+        peer: u64,
+    ) -> Result<(&mut EndpointQp<D::Qp>, &Pairs), Refusal> {
         let place = common.numbers.place(peer)?;
         if !common.states[place].is_connected {
             return refuse(Code::State, format_args!("peer {peer:#x} is not connected yet"));
         }
-        Numbers::found(self.set.get_mut(place), peer)
+        let Self { set, pairs, .. } = self;
+        Numbers::found(set.get_mut(place).zip(pairs.get(place)), peer)
     }
 
     #[inline]
     fn post(&mut self, common: &Common, peer: u64, request: &Request) -> Result<(), Refusal> {
-        let qp = self.connected(common, peer)?;
+        let (qp, pairs) = self.connected(common, peer)?;
         let mut keys = Keys::new();
-        let wr = translate(request, &mut keys)?;
+        let wr = translate(request, pairs, &mut keys)?;
         qp.post_send(&wr).map_err(|error| send_refusal(qp, error))
     }
 
@@ -291,13 +303,13 @@ impl<D: Domain> RequestsOn<D> {
         requests: &[Request],
         posted: &mut usize,
     ) -> Result<(), Refusal> {
-        let qp = self.connected(common, peer)?;
+        let (qp, pairs) = self.connected(common, peer)?;
         for batch in requests.chunks(BATCH) {
             let mut keys = [const { Keys::new_const() }; BATCH];
             let mut wrs = ArrayVec::<SendWr<'_>, BATCH>::new();
             let mut refused = None;
             for (request, keys) in batch.iter().zip(&mut keys) {
-                match translate(request, keys) {
+                match translate(request, pairs, keys) {
                     Ok(wr) => wrs.push(wr),
                     Err(refusal) => {
                         refused = Some(refusal);
@@ -324,14 +336,15 @@ impl<D: Domain> RequestsOn<D> {
         request: &Request,
         parts: &[Part],
     ) -> Result<(), Refusal> {
-        let qp = self.connected(common, peer)?;
+        let (qp, pairs) = self.connected(common, peer)?;
         let kind = Kind::of(request)?;
         let (locals, length) = locals(parts, kind.opcode.is_fetching(), kind.is_inline())?;
         let (remote_addr, first_keys): (u64, Keys) = match kind.opcode {
             verbs::Opcode::Send | verbs::Opcode::SendWithImm => (0, locals[0].0.keys().collect()),
             _ => {
                 let far = Far::from_words(&words(request.remote)?);
-                let keys = locals[0].0.toward(&far).collect();
+                let mut keys = Keys::new();
+                locals[0].0.add_keys(&far, pairs, &mut keys);
                 (far.at(request.remote_offset, length)?, keys)
             }
         };
@@ -382,7 +395,7 @@ impl<D: Domain> RequestsOn<D> {
 
 /// Posts a request. POLYRAIL_CODE_NOT_NOW: poll, and post it again. After POLYRAIL_CODE_OK the
 /// request is reported, whether it succeeds or fails, as long as the peer is polled and not
-/// removed.
+/// removed. Peers for requests only: POLYRAIL_CODE_KIND for messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_post(
     peers: *mut Peers,
@@ -398,7 +411,7 @@ pub unsafe extern "C" fn polyrail_peers_post(
 
 /// Posts requests with one call and the fewest doorbells, and stores the number of posted requests
 /// in `posted`. The first refused request and all behind it are not posted, and the code of the
-/// refusal is returned.
+/// refusal is returned. Peers for requests only: POLYRAIL_CODE_KIND for messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_post_many(
     peers: *mut Peers,
@@ -417,7 +430,8 @@ pub unsafe extern "C" fn polyrail_peers_post_many(
 }
 
 /// Posts a request whose local bytes are the parts, one after the other, at most
-/// POLYRAIL_MAX_PARTS. The `region`, `offset` and `length` of the request itself are ignored.
+/// POLYRAIL_MAX_PARTS. The `region`, `offset` and `length` of the request itself are ignored. Peers
+/// for requests only: POLYRAIL_CODE_KIND for messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_post_parts(
     peers: *mut Peers,
@@ -436,7 +450,8 @@ pub unsafe extern "C" fn polyrail_peers_post_parts(
 }
 
 /// Posts a receive. With a NULL region and `length` 0 it is for a WRITE_WITH_IMM, otherwise for a
-/// SEND of at most `length` bytes. POLYRAIL_CODE_NOT_NOW: poll, and post it again.
+/// SEND of at most `length` bytes. POLYRAIL_CODE_NOT_NOW: poll, and post it again. Peers for
+/// requests only: POLYRAIL_CODE_KIND for messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_receive(
     peers: *mut Peers,
@@ -454,7 +469,7 @@ pub unsafe extern "C" fn polyrail_peers_receive(
 
 /// Posts a receive for a SEND whose bytes fill the parts, one after the other. The number of parts
 /// is at most POLYRAIL_MAX_PARTS, and at most what the device supports. POLYRAIL_CODE_NOT_NOW:
-/// poll, and post it again.
+/// poll, and post it again. Peers for requests only: POLYRAIL_CODE_KIND for messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_peers_receive_parts(
     peers: *mut Peers,

@@ -2,11 +2,12 @@
 
 use crate::code::Code;
 use crate::devices::fixed;
-use crate::error::{Failure, Refusal};
-use crate::events::{PeerEvent, rail_number};
+use crate::error::{Failure, Refusal, refuse};
+use crate::events::PeerEvent;
 use crate::link::{Message, NotConnected};
 use crate::numbers::Numbers;
-use crate::options::requests;
+use crate::options::{are_given, requests_over};
+use crate::pairs::{Order, Pairs};
 use crate::peers::common::Common;
 use crate::peers::connections::{Connections, Standing, rail_state};
 use crate::types::{Completion, EndpointOptions, POLYRAIL_RAIL_NOTIFY, RailInfo, RailState};
@@ -16,7 +17,8 @@ use polyrail::endpoint::{
     BuildError, ConnectError, EndpointBuilder, EndpointQp, EndpointSet, HealingMessage, RailReport,
 };
 use polyrail::link::{Reach, address_from_json, address_to_json};
-use polyrail::virtual_qp::{QpState, RailFailure};
+use polyrail::metrics::ConnectionMetrics;
+use polyrail::virtual_qp::{QpState, RailFailure, RailId};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -24,6 +26,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(crate) struct RequestsOn<D: Domain> {
     pub(super) set: EndpointSet<D::Qp, D::Cq>,
     pub(super) domains: Vec<D>,
+    /// The pairs of devices of each virtual queue pair, by place.
+    pub(super) pairs: Vec<Pairs>,
     /// The options of peers that have none of their own.
     pub(super) builder: EndpointBuilder,
     /// The peer of each virtual queue pair, by the number that completions contain.
@@ -74,6 +78,75 @@ fn rail_info(report: &RailReport) -> RailInfo {
     }
 }
 
+/// Refuses options with which no peer can be added, such as more inline data than a device
+/// supports: makes a virtual queue pair, and destroys it. A failure that may pass, such as that of
+/// a port that is down, is left to the call that adds a peer.
+fn try_out<D: Domain>(builder: &EndpointBuilder, domains: &[D]) -> Result<(), Refusal> {
+    match builder.build(domains) {
+        Err(BuildError::Device { source, .. }) if source.may_pass() => Ok(()),
+        made => Ok(made.map(drop).map_err(|error| build_failure(&error))?),
+    }
+}
+
+impl<D: Domain> RequestsOn<D> {
+    /// Returns the builder of a peer, which may have options of its own.
+    fn builder(&self, options: Option<&EndpointOptions>) -> Result<EndpointBuilder, Refusal> {
+        options.map_or(Ok(self.builder), |options| requests_over(options, &self.domains))
+    }
+
+    pub(in crate::peers) fn new(
+        domains: Vec<D>,
+        options: &EndpointOptions,
+    ) -> Result<Self, Refusal> {
+        let builder = requests_over(options, &domains)?;
+        if are_given(options) {
+            try_out(&builder, &domains)?;
+        }
+        let nobody: [(EndpointBuilder, Vec<&D>); 0] = [];
+        let set = EndpointSet::build(nobody).map_err(|error| build_failure(&error))?;
+        let (routes, backlog) = (Routes::default(), VecDeque::new());
+        Ok(Self { set, domains, pairs: Vec::new(), builder, routes, backlog })
+    }
+
+    pub(in crate::peers) fn replace(
+        &mut self,
+        common: &mut Common,
+        peer: u64,
+        options: Option<&EndpointOptions>,
+    ) -> Result<u64, Refusal> {
+        let builder = self.builder(options)?;
+        let place = common.numbers.place(peer)?;
+        common.publish_metrics(self, place);
+        let old_number = self.set.get(place).map(|qp| qp.virtual_qp().virtual_qp_num());
+        // The new peer usually meets the same other side, whose order is still right.
+        let own = self.pairs.get(place).map(|pairs| pairs.own.clone()).unwrap_or_default();
+        let domains: Vec<&D> = own.of(&self.domains).collect();
+        let old = self.set.rebuild(place, builder, &domains);
+        drop(old.map_err(|error| build_failure(&error))?);
+        self.pairs[place].far = Order::default();
+        if let Some(number) = old_number {
+            self.routes.remove(&number);
+        }
+        self.backlog.retain(|completion| completion.peer != peer);
+        common.forget(place, peer);
+        Ok(common.welcome(self, place))
+    }
+
+    pub(in crate::peers) fn fail_rail(
+        &mut self,
+        common: &Common,
+        peer: u64,
+        rail: RailId,
+    ) -> Result<(), Refusal> {
+        let qp = self.member(common, peer)?;
+        if qp.virtual_qp().physical(rail).is_none() {
+            return refuse(Code::Argument, format_args!("the peer has no {rail}"));
+        }
+        qp.fail_rail(rail);
+        Ok(())
+    }
+}
+
 impl<D: Domain> RequestsOn<D> {
     /// Returns a peer, if it exists.
     #[inline]
@@ -104,11 +177,26 @@ impl<D: Domain> Connections for RequestsOn<D> {
         self.set.get(place).is_some()
     }
 
-    fn add(&mut self, options: Option<&EndpointOptions>) -> Result<usize, Refusal> {
-        let builder = options.map_or(Ok(self.builder), requests)?;
-        let domains: Vec<&D> = self.domains.iter().collect();
+    fn add(
+        &mut self,
+        options: Option<&EndpointOptions>,
+        toward: Option<&Reach>,
+    ) -> Result<usize, Refusal> {
+        let builder = self.builder(options)?;
+        let order = toward.map(|peer| Order::toward(&self.domains, peer));
+        let own = order.transpose()?.unwrap_or_default();
+        let domains: Vec<&D> = own.of(&self.domains).collect();
         let added = self.set.add(builder, &domains);
-        Ok(added.map_err(|error| build_failure(&error))?)
+        let place = added.map_err(|error| build_failure(&error))?;
+        if self.pairs.len() <= place {
+            self.pairs.resize_with(place + 1, Pairs::default);
+        }
+        self.pairs[place] = Pairs { own, far: Order::default() };
+        Ok(place)
+    }
+
+    fn devices(&self, place: usize) -> &[u8] {
+        self.pairs.get(place).map_or(&[], |pairs| pairs.own.positions())
     }
 
     fn welcome(&mut self, place: usize, peer: u64) {
@@ -148,13 +236,18 @@ impl<D: Domain> Connections for RequestsOn<D> {
         Ok(self.qp(place)?.address().into())
     }
 
-    fn meet(&mut self, place: usize, theirs: &Reach) -> Result<bool, NotConnected> {
+    fn meet(&mut self, place: usize, theirs: &Reach, devices: &[u8]) -> Result<bool, NotConnected> {
         let Some(address) = theirs.requests() else {
             return Err(
                 Failure::new(Code::Mismatch, "the other side's peer is for messages").into()
             );
         };
-        self.qp(place)?.try_connect(address).map_err(|error| not_connected(&error))
+        let connected = self.qp(place)?.try_connect(address);
+        let is_connected = connected.map_err(|error| not_connected(&error))?;
+        if let Some(pairs) = self.pairs.get_mut(place) {
+            pairs.far = Order::new(devices.iter().copied());
+        }
+        Ok(is_connected)
     }
 
     fn reroutes(&self, place: usize) -> bool {
@@ -192,10 +285,17 @@ impl<D: Domain> Connections for RequestsOn<D> {
         self.set.heal();
     }
 
+    fn metrics(&self) -> Vec<ConnectionMetrics> {
+        self.set.metrics()
+    }
+
+    fn metrics_of(&self, place: usize) -> Option<ConnectionMetrics> {
+        self.set.get(place).map(EndpointQp::metrics)
+    }
+
     fn next_rail_event(&mut self, place: usize) -> Option<PeerEvent> {
         let event = self.set.get_mut(place)?.take_rail_event()?;
-        let rail = rail_number(event.event.rail);
-        Some(PeerEvent::of_rail(rail, &event.event.kind, event.to_string()))
+        Some(PeerEvent::of_rail(&event.event, event.to_string()))
     }
 
     fn failure(&mut self, place: usize) -> Option<String> {
@@ -208,13 +308,11 @@ impl<D: Domain> Connections for RequestsOn<D> {
         let rails = self.rails(place);
         let rails = rails.iter().filter(|rail| rail.rail != POLYRAIL_RAIL_NOTIFY);
         let in_service = |rail: &&RailInfo| rail.state == RailState::InService as u32;
-        let first_error = qp.and_then(|qp| qp.first_error().map(|error| error.to_string()));
         Standing {
             rails: rails.clone().count() as u32,
             rails_in_service: rails.filter(in_service).count() as u32,
             is_degraded: qp.is_some_and(|qp| qp.state() == QpState::Degraded),
             unreported: qp.map_or(0, |qp| qp.unreported() as u32),
-            first_error,
         }
     }
 

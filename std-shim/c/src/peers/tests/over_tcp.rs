@@ -2,15 +2,8 @@
 
 use super::*;
 use crate::domain::polyrail_domain_devices;
-use crate::keys::Local;
-use crate::region::{
-    polyrail_region_close, polyrail_region_register, polyrail_remote_close, polyrail_remote_import,
-};
-use crate::table;
-use crate::types::{
-    Completion, DeviceInfo, Opcode, POLYRAIL_ACCESS_LOCAL_WRITE, POLYRAIL_ACCESS_REMOTE_WRITE,
-    Region, Remote, Request,
-};
+use crate::region::{polyrail_region_close, polyrail_remote_close};
+use crate::types::{Completion, DeviceInfo, Opcode, Region, Remote, Request};
 use std::ffi::CStr;
 
 const REQUESTS: usize = 64;
@@ -19,7 +12,7 @@ const BYTES: usize = 64 << 10;
 
 const RAILS: u32 = 4;
 
-fn open_tcp(devices: &CStr) -> (*mut Domain, *mut Peers) {
+pub(super) fn open_tcp(devices: &CStr) -> (*mut Domain, *mut Peers) {
     let mut domain = ptr::null_mut();
     // SAFETY: zeros are values of options, and all pointers are to what they should be.
     unsafe {
@@ -58,24 +51,6 @@ fn rails_in_service(peers: *mut Peers, peer: u64) -> u32 {
         ok(polyrail_peers_info(peers, peer, &raw mut info));
         info.rails_in_service
     }
-}
-
-fn register(domain: *mut Domain, memory: &mut [u8]) -> *mut Region {
-    let mut region = ptr::null_mut();
-    let access = POLYRAIL_ACCESS_LOCAL_WRITE | POLYRAIL_ACCESS_REMOTE_WRITE;
-    let start = memory.as_mut_ptr().cast();
-    // SAFETY: the memory outlives the region, which is closed before the memory is accessed.
-    ok(unsafe { polyrail_region_register(domain, start, memory.len(), access, &raw mut region) });
-    region
-}
-
-fn import(region: *mut Region) -> *mut Remote {
-    let mut remote = ptr::null_mut();
-    let words = table::words(region).unwrap_or_else(|_| panic!("a region"));
-    let bytes = Local::from_words(&words).for_peers().encode();
-    // SAFETY: all pointers are to what they should be.
-    ok(unsafe { polyrail_remote_import(bytes.as_ptr().cast(), bytes.len(), &raw mut remote) });
-    remote
 }
 
 /// Writes everything, and calls `after` with the number of reported requests after each poll.
@@ -124,8 +99,7 @@ fn write(
 
 #[test]
 fn requests_go_on_without_a_device_whose_link_is_down_and_its_rails_return() {
-    const STACK: usize = 64 << 20;
-    thread::Builder::new().stack_size(STACK).spawn(take_a_link_down).unwrap().join().unwrap();
+    on_a_deep_stack(take_a_link_down);
 }
 
 fn take_a_link_down() {

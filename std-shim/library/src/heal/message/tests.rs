@@ -30,7 +30,14 @@ mod messages {
             texts().map(|text| HealingMessage::from_json(text.as_bytes()).unwrap());
         let rail = RailId::Data(1);
         let state = ReportedState::Fenced;
-        let news = RailReport { rail, generation: 0, state, arrived: 42, previous_arrived: 0 };
+        let news = RailReport {
+            rail,
+            generation: 0,
+            state,
+            arrived: 42,
+            previous_arrived: 0,
+            on_purpose: false,
+        };
         assert_eq!(control, HealingMessage::Control(ControlMessage::Rail(news)));
         let address: ReplacementAddress = serde_json::from_str(ADDRESS).unwrap();
         assert_eq!(offer, HealingMessage::Offer(address));

@@ -1,4 +1,6 @@
 use super::*;
+use crate::link::channel::{Channel, Target};
+use crate::link::{NoPurpose, Timeouts};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -43,6 +45,19 @@ struct Fake {
     has_failed: Cell<bool>,
     #[expect(dead_code, reason = "counts the streams until it is dropped")]
     open: Arc<()>,
+}
+
+impl Net {
+    fn new(answers: &[(SocketAddr, Answer)]) -> Self {
+        Self {
+            answers: answers.iter().copied().collect(),
+            lacks: 0..0,
+            descriptors: usize::MAX,
+            tried: Mutex::default(),
+            open: Arc::default(),
+            most_open: AtomicUsize::new(0),
+        }
+    }
 }
 
 impl Network for Net {
@@ -128,15 +143,7 @@ fn dial_with_lack(
     answers: &[(SocketAddr, Answer)],
     (lacks, descriptors): (Range<usize>, usize),
 ) -> Outcome {
-    let answers = answers.iter().copied().collect();
-    let net = Arc::new(Net {
-        answers,
-        lacks,
-        descriptors,
-        tried: Mutex::default(),
-        open: Arc::default(),
-        most_open: AtomicUsize::new(0),
-    });
+    let net = Arc::new(Net { lacks, descriptors, ..Net::new(answers) });
     let begin = Instant::now();
     let mut waited = Duration::ZERO;
     let made = Dial::begin(net.clone(), "far".into(), addresses, (TIMEOUT, begin));
@@ -171,14 +178,7 @@ fn a_dead_address_delays_the_next_one_by_a_quarter_of_a_second() {
 #[test]
 fn addresses_that_are_added_later_have_all_of_the_time() {
     let (dead, alive) = (at("10.0.0.1:1"), at("10.0.0.2:1"));
-    let net = Arc::new(Net {
-        answers: HashMap::from([(alive, Answer::Connects)]),
-        lacks: 0..0,
-        descriptors: usize::MAX,
-        tried: Mutex::default(),
-        open: Arc::default(),
-        most_open: AtomicUsize::new(0),
-    });
+    let net = Arc::new(Net::new(&[(alive, Answer::Connects)]));
     let begin = Instant::now();
     let (mut dial, stream) = Dial::begin(net, "far".into(), &[dead], (TIMEOUT, begin)).unwrap();
     let mut stream = Some(stream);
@@ -285,25 +285,45 @@ fn a_lack_of_descriptors_that_lasts_is_the_error() {
 }
 
 #[test]
-fn attempts_can_be_limited_to_fewer() {
+fn a_link_that_is_resumed_takes_few_descriptors() {
     let addresses: Vec<_> = (0..20).map(|n| at(&format!("10.0.0.{n}:1"))).collect();
-    let net = Arc::new(Net {
-        answers: HashMap::from([(addresses[19], Answer::Connects)]),
-        lacks: 0..0,
-        descriptors: usize::MAX,
-        tried: Mutex::default(),
-        open: Arc::default(),
-        most_open: AtomicUsize::new(0),
-    });
-    let begin = Instant::now();
-    let (dial, stream) =
-        Dial::begin(net.clone(), "far".into(), &addresses, (TIMEOUT, begin)).unwrap();
-    let (mut dial, mut stream) = (dial.at_most(FEW_ATTEMPTS), Some(stream));
-    let mut now = begin;
-    while dial.step(&mut stream, now).unwrap() != Some(addresses[19]) {
-        now += MS;
+    for (met, most) in [(None, MAX_ATTEMPTS), (Some(addresses[0]), FEW_ATTEMPTS)] {
+        let net = Arc::new(Net::new(&[(addresses[19], Answer::Connects)]));
+        let target = Target {
+            network: net.clone(),
+            name: "far".into(),
+            addresses: addresses.clone(),
+            met,
+            timeouts: Timeouts::default(),
+            token: None,
+        };
+        let mut now = Instant::now();
+        let mut channel = Channel::<NoPurpose>::dial(target, now).unwrap();
+        while channel.answered().is_none() {
+            channel.open(now).unwrap();
+            now += MS;
+        }
+        assert_eq!(channel.answered(), Some(addresses[19]));
+        assert_eq!(net.most_open.load(Ordering::Relaxed), most);
     }
-    assert_eq!(net.most_open.load(Ordering::Relaxed), FEW_ATTEMPTS);
+}
+
+#[test]
+fn a_refusal_that_is_found_late_is_the_error() {
+    let [refuses, dead] = ["10.0.0.1:1", "10.0.0.2:1"].map(at);
+    let late = |addresses: &[SocketAddr]| {
+        let net = Arc::new(Net::new(&[(refuses, Answer::Refuses)]));
+        let begin = Instant::now();
+        let (mut dial, stream) =
+            Dial::begin(net, "far".into(), addresses, (TIMEOUT, begin)).unwrap();
+        match dial.step(&mut Some(stream), begin + TIMEOUT) {
+            Err(LinkError::Connect { source, .. }) => source.kind(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(late(&[refuses]), ErrorKind::ConnectionRefused);
+    // The other one was not tried.
+    assert_eq!(late(&[refuses, dead]), ErrorKind::TimedOut);
 }
 
 #[test]

@@ -110,6 +110,7 @@ fn the_longest_messages_fit() {
         rails: 8,
         slots: 256,
         reroutes: false,
+        cancel_version: u32::MAX,
         devices: [7; MAX_RAILS],
         max_message: [u32::MAX; MAX_RAILS],
     };

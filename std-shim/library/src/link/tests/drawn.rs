@@ -6,18 +6,15 @@
 //! must receive.
 
 use super::given::hello;
+use super::sky::{End, HOST, OTHER, Sky, Weather};
 use crate::link::channel::Target;
 use crate::link::end::Link;
 use crate::link::resume::Sessions;
-use crate::link::stream::{Network, Stream};
 use crate::link::{Hello, HexBytes, LinkError, Message, NoOutcome, Reason, Timeouts, Token};
 use quickcheck::Gen;
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::io::{ErrorKind, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Sequences of faults that are tried.
@@ -30,6 +27,10 @@ const NOTES: u32 = 30;
 
 /// How long a stream is silent before the system gives it up.
 const SILENCE: Duration = Duration::from_secs(9);
+
+/// Times between two calls of an owner.
+const OFTEN: Duration = Duration::from_millis(10);
+const SELDOM: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
 struct Random(u64);
@@ -44,182 +45,6 @@ impl Random {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 >> 33) as usize % bound
-    }
-}
-
-/// A stream, seen from outside. End 0 connected, end 1 was accepted.
-#[derive(Debug, Default)]
-struct Wire {
-    /// Bytes on their way to each end.
-    bytes: [VecDeque<u8>; 2],
-    /// All bytes that end 0 has sent.
-    seen: Vec<u8>,
-    /// The ends that are closed.
-    closed: [bool; 2],
-    /// What each end finds when it reads or writes.
-    broken: [Option<ErrorKind>; 2],
-    /// Since when nothing arrives.
-    silent: Option<Instant>,
-    is_pending: bool,
-    /// Bytes that fit into each direction.
-    room: usize,
-}
-
-#[derive(Debug)]
-struct End {
-    wire: Arc<Mutex<Wire>>,
-    end: usize,
-    fd: Arc<UnixStream>,
-}
-
-impl Stream for End {
-    fn is_connected(&self) -> io::Result<bool> {
-        Ok(!self.wire.lock().unwrap().is_pending)
-    }
-
-    fn watch(&self, _: Duration) {
-        assert!(!self.wire.lock().unwrap().is_pending, "silence would limit the connect");
-    }
-
-    fn reset(&self) {
-        let mut wire = self.wire.lock().unwrap();
-        wire.bytes = Default::default();
-        if wire.silent.is_none() {
-            wire.broken = [Some(ErrorKind::ConnectionReset); 2];
-        }
-        wire.closed[self.end] = true;
-    }
-}
-
-impl Read for End {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut wire = self.wire.lock().unwrap();
-        if let Some(kind) = wire.broken[self.end] {
-            return Err(kind.into());
-        }
-        match wire.bytes[self.end].read(bytes) {
-            Ok(0) if wire.closed[1 - self.end] && wire.silent.is_none() => Ok(0),
-            Ok(0) => Err(ErrorKind::WouldBlock.into()),
-            read => read,
-        }
-    }
-}
-
-impl Write for End {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut wire = self.wire.lock().unwrap();
-        if let Some(kind) = wire.broken[self.end] {
-            return Err(kind.into());
-        }
-        if wire.silent.is_some() {
-            return Ok(bytes.len());
-        }
-        if wire.closed[1 - self.end] {
-            return Err(ErrorKind::BrokenPipe.into());
-        }
-        let room = wire.room.saturating_sub(wire.bytes[1 - self.end].len());
-        let written = &bytes[..bytes.len().min(room)];
-        if written.is_empty() {
-            return Err(ErrorKind::WouldBlock.into());
-        }
-        wire.bytes[1 - self.end].extend(written);
-        if self.end == 0 {
-            wire.seen.extend(written);
-        }
-        Ok(written.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for End {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        self.wire.lock().unwrap().closed[self.end] = true;
-    }
-}
-
-/// What becomes of an attempt to connect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Weather {
-    Fair,
-    /// Packets vanish.
-    Swallows,
-    /// A firewall answers.
-    Unreachable,
-    /// A process that reads nothing has the address now.
-    Taken,
-    /// No process listens there.
-    Refuses,
-}
-
-/// The addresses of the host that listens, and of a stranger that does.
-const HOST: [&str; 2] = ["10.0.0.1:1", "10.0.1.1:1"];
-const OTHER: &str = "10.0.2.1:1";
-
-#[derive(Debug)]
-struct Air {
-    /// At each address of the host.
-    weather: [Weather; 2],
-    room: usize,
-    wires: Vec<Arc<Mutex<Wire>>>,
-    /// Ends that were not accepted yet.
-    accepted: VecDeque<End>,
-    /// Ends that the stranger has accepted.
-    strange: Vec<End>,
-    /// Ends that nothing comes from.
-    mute: Vec<End>,
-    fd: Arc<UnixStream>,
-}
-
-#[derive(Clone, Debug)]
-struct Sky(Arc<Mutex<Air>>);
-
-impl Sky {
-    fn connect(&self, address: &str) -> io::Result<End> {
-        let mut air = self.0.lock().unwrap();
-        let at_host = HOST.iter().position(|at| *at == address);
-        let is_pending = match at_host.map(|at| air.weather[at]) {
-            Some(Weather::Fair | Weather::Taken) => false,
-            Some(Weather::Swallows) => true,
-            Some(Weather::Unreachable) => return Err(ErrorKind::HostUnreachable.into()),
-            None if address == OTHER => false,
-            // The hello names many.
-            None | Some(Weather::Refuses) => return Err(ErrorKind::ConnectionRefused.into()),
-        };
-        let wire = Arc::new(Mutex::new(Wire { is_pending, room: air.room, ..Wire::default() }));
-        air.wires.push(Arc::clone(&wire));
-        let [near, far] =
-            [0, 1].map(|end| End { wire: Arc::clone(&wire), end, fd: Arc::clone(&air.fd) });
-        match at_host.map(|at| air.weather[at]) {
-            Some(Weather::Fair) => air.accepted.push_back(far),
-            Some(_) => air.mute.push(far),
-            None => air.strange.push(far),
-        }
-        Ok(near)
-    }
-
-    /// The streams that carry bytes.
-    fn wires(&self) -> Vec<Arc<Mutex<Wire>>> {
-        let wires = &self.0.lock().unwrap().wires;
-        let is_whole = |wire: &&Arc<Mutex<Wire>>| {
-            let wire = wire.lock().unwrap();
-            wire.closed == [false; 2] && wire.broken == [None; 2]
-        };
-        wires.iter().filter(is_whole).cloned().collect()
-    }
-}
-
-impl Network for Sky {
-    fn connect(&self, address: &SocketAddr) -> io::Result<Box<dyn Stream>> {
-        Ok(Box::new(Self::connect(self, &address.to_string())?))
     }
 }
 
@@ -285,7 +110,7 @@ struct World {
     sessions: Sessions,
     guests: Vec<Link>,
     strangers: Vec<Stranger>,
-    token: Token,
+    token: Option<Token>,
     timeouts: Timeouts,
     given: Message,
 }
@@ -305,21 +130,19 @@ impl World {
     }
 
     fn with(seed: u64, timeouts: Timeouts) -> Self {
+        Self::with_token(seed, timeouts, Token::new([7; 32]).ok())
+    }
+
+    fn with_token(seed: u64, timeouts: Timeouts, token: Option<Token>) -> Self {
         let mut random = Random::new(seed);
-        let fd = Arc::new(UnixStream::pair().unwrap().0);
-        let room = [40, 300, 100_000][random.below(3)];
-        let accepted = VecDeque::new();
-        let weather = [Weather::Fair; 2];
-        let air = Air { weather, room, wires: vec![], accepted, strange: vec![], mute: vec![], fd };
-        let sky = Sky(Arc::new(Mutex::new(air)));
-        let token = Token::new([7; 32]).unwrap();
+        let sky = Sky::new([40, 300, 100_000][random.below(3)]);
         let target = Target {
             network: Arc::new(sky.clone()),
             name: "far".into(),
             addresses: [HOST[0], OTHER, HOST[1]].map(|at| at.parse().unwrap()).to_vec(),
             met: None,
             timeouts,
-            token: Some(token.clone()),
+            token: token.clone(),
         };
         let now = Instant::now();
         let mut near = Side::new(Link::dial(target, now).unwrap());
@@ -346,7 +169,7 @@ impl World {
         while let Some(end) = self.sky.0.lock().unwrap().accepted.pop_front() {
             let sessions = self.sessions.clone();
             let stream = Box::new(end);
-            self.guests.push(Link::accepted(stream, sessions, &self.timeouts, Some(&self.token)));
+            self.guests.push(Link::accepted(stream, sessions, &self.timeouts, self.token.as_ref()));
         }
         for mut guest in std::mem::take(&mut self.guests) {
             match guest.receive(self.now) {
@@ -361,6 +184,50 @@ impl World {
                 Err(_) => {}
             }
         }
+    }
+
+    /// A link whose streams have just been reset, and the weather at the addresses since then: at
+    /// the one that answered, at the other one of its host, and at the stranger's.
+    fn broken(timeouts: Timeouts, weather: [Weather; 3]) -> Self {
+        Self::with(1, timeouts).broken_in(weather)
+    }
+
+    fn broken_in(self, weather: [Weather; 3]) -> Self {
+        let mut world = self;
+        while !world.is_resumable() {
+            world.poll();
+        }
+        assert_eq!(world.near.link.peer_addr(), HOST[0].parse().ok());
+        world.sky.set(weather);
+        world.sky.0.lock().unwrap().room = 100_000;
+        world.sky.break_streams(ErrorKind::ConnectionReset);
+        world
+    }
+
+    /// Calls the two owners at these intervals, until both have the link again or a time has
+    /// passed. Returns the number of calls of the side that connects.
+    fn call(&mut self, [near_every, far_every]: [Duration; 2], time: Duration) -> usize {
+        let (mut near_at, mut far_at) = (self.now, self.now);
+        let end = self.now + time;
+        let mut calls = 0;
+        while !self.is_resumed() && self.now < end {
+            if self.now >= near_at {
+                near_at += near_every;
+                calls += 1;
+                self.near.receive(self.now);
+            }
+            if self.now >= far_at {
+                far_at += far_every;
+                self.attend();
+                self.far.iter_mut().for_each(|far| far.receive(self.now));
+            }
+            self.wait(OFTEN);
+        }
+        calls
+    }
+
+    fn is_resumed(&self) -> bool {
+        self.near.resumed == 1 && self.far.as_ref().is_some_and(|far| far.resumed == 1)
     }
 
     fn is_resumable(&self) -> bool {
@@ -429,7 +296,7 @@ impl World {
                     2 => Weather::Taken,
                     _ => Weather::Fair,
                 });
-                self.sky.0.lock().unwrap().weather = weather;
+                self.sky.0.lock().unwrap().weather[..2].copy_from_slice(&weather);
             }
             // Longer than an attempt: the side that listens finds attempts that were given up.
             (5, _) => self.pause(),
@@ -481,11 +348,11 @@ impl World {
         // One of the two addresses may be gone for good.
         let good = self.random.below(3);
         let lost = [Weather::Swallows, Weather::Unreachable, Weather::Taken][self.random.below(3)];
-        self.sky.0.lock().unwrap().weather = [0, 1].map(|at| match good {
-            2 => Weather::Fair,
-            good if good == at => Weather::Fair,
+        self.sky.set([0, 1, 2].map(|at| match (good, at) {
+            (2, _) | (_, 2) => Weather::Fair,
+            _ if good == at => Weather::Fair,
             _ => lost,
-        });
+        }));
         let end = self.now + Duration::from_secs(60);
         let is_done = |side: &Side| side.is_done();
         while !(is_done(&self.near) && self.far.as_ref().is_some_and(is_done)) {
@@ -520,10 +387,8 @@ fn a_link_that_is_not_resumed_is_an_error_with_its_cause() {
     while !world.is_resumable() {
         world.poll();
     }
-    world.sky.0.lock().unwrap().weather = [Weather::Swallows; 2];
-    for wire in world.sky.wires() {
-        wire.lock().unwrap().broken = [Some(ErrorKind::TimedOut); 2];
-    }
+    world.sky.set([Weather::Swallows, Weather::Swallows, Weather::Fair]);
+    world.sky.break_streams(ErrorKind::TimedOut);
     let (begin, step) = (world.now, Duration::from_millis(400));
     assert!(matches!(world.near.link.receive(world.now), Ok(None)));
     assert!(world.near.link.is_broken());
@@ -541,65 +406,94 @@ fn a_link_that_is_not_resumed_is_an_error_with_its_cause() {
     assert!(matches!(world.near.link.receive(world.now), Err(LinkError::HungUp { .. })));
 }
 
-/// Its other addresses may not answer at all, or say nothing.
+/// Its other addresses may not answer at all, or another process has them.
 #[test]
 fn a_peer_that_has_ended_is_noticed_soon() {
-    let mut world = World::with(1, Timeouts::default());
-    while !world.is_resumable() {
-        world.poll();
+    for other in [Weather::Taken, Weather::Swallows, Weather::Refuses] {
+        let weather = [Weather::Refuses, Weather::Swallows, other];
+        let mut world = World::broken(Timeouts::default(), weather);
+        let begin = world.now;
+        while world.near.link.receive(world.now).is_ok() {
+            world.now += OFTEN;
+            assert!(world.now - begin < Duration::from_secs(3), "it is still resumed: {other:?}");
+        }
     }
-    let Some(met) = world.near.link.peer_addr() else { panic!("it is not connected") };
-    let weather = HOST.map(|at| match at.parse() {
-        Ok(at) if met == at => Weather::Refuses,
-        _ => Weather::Swallows,
-    });
-    assert!(weather.iter().any(|weather| matches!(weather, Weather::Refuses)), "{met}");
-    world.sky.0.lock().unwrap().weather = weather;
-    for wire in world.sky.wires() {
-        wire.lock().unwrap().broken = [Some(ErrorKind::ConnectionReset); 2];
+}
+
+/// The side that listens waits for a side that calls seldom.
+fn patient() -> Timeouts {
+    let long = Duration::from_secs(300);
+    Timeouts { resume: long, reset: long, ..Timeouts::default() }
+}
+
+/// A relay to it is gone, for example.
+#[test]
+fn a_peer_that_lives_is_found_at_each_address_though_the_one_that_answered_refuses() {
+    for other in [Weather::Fair, Weather::Taken, Weather::Swallows, Weather::Refuses] {
+        for near_every in [OFTEN, SELDOM] {
+            let weather = [Weather::Refuses, Weather::Fair, other];
+            let mut world = World::broken(patient(), weather);
+            let calls = world.call([near_every, OFTEN], Duration::from_secs(300));
+            assert!(world.is_resumed(), "{other:?} {near_every:?}");
+            // As the docs of `Timeouts::resume` have it, with one address before the one that
+            // answers.
+            assert!(near_every == OFTEN || calls <= 7 + 3 + 3, "{other:?} {calls}");
+        }
     }
-    let begin = world.now;
-    while world.near.link.receive(world.now).is_ok() {
-        world.now += Duration::from_millis(10);
-        assert!(world.now - begin < Duration::from_secs(2), "it is still resumed");
+}
+
+/// A rail that failed for good, for example.
+#[test]
+fn an_address_that_does_not_answer_any_more_delays_the_others_for_less_than_a_second() {
+    for other in [Weather::Swallows, Weather::Refuses, Weather::Unreachable] {
+        let weather = [Weather::Swallows, Weather::Fair, other];
+        let mut world = World::broken(Timeouts::default(), weather);
+        world.call([OFTEN; 2], Duration::from_secs(1));
+        assert!(world.is_resumed(), "{other:?}");
     }
+}
+
+#[test]
+fn an_address_counts_as_tried_only_if_there_was_a_descriptor_for_the_attempt() {
+    for met in [Weather::Refuses, Weather::Lacks] {
+        let weather = [met, Weather::Lacks, Weather::Refuses];
+        let mut world = World::broken(patient(), weather);
+        world.call([OFTEN; 2], Duration::from_secs(10));
+        world.sky.set([Weather::Refuses, Weather::Fair, Weather::Refuses]);
+        world.call([OFTEN; 2], Duration::from_secs(10));
+        assert!(world.is_resumed(), "{met:?}");
+    }
+}
+
+#[test]
+fn an_address_that_connects_late_has_all_of_the_time_to_answer() {
+    let mut world = World::with_token(1, patient(), None).broken_in([
+        Weather::Refuses,
+        Weather::Swallows,
+        Weather::Refuses,
+    ]);
+    world.call([OFTEN; 2], Duration::from_millis(950));
+    world.sky.connect_late();
+    for _ in 0..50 {
+        world.near.receive(world.now);
+        world.wait(OFTEN);
+    }
+    world.call([OFTEN; 2], Duration::from_millis(100));
+    assert!(world.is_resumed());
 }
 
 /// Limits count what the owners' calls can do, and an attempt goes on while it makes progress.
 #[test]
 fn a_side_whose_owner_calls_seldom_resumes_a_link_after_a_reset() {
-    let often = Duration::from_millis(10);
-    let seldom = Duration::from_secs(4);
     let patient = Timeouts { reset: Duration::from_secs(60), ..Timeouts::default() };
-    for (near_every, far_every, timeouts) in [
-        (often, seldom, Timeouts::default()),
+    for (every, timeouts) in [
+        ([OFTEN, SELDOM], Timeouts::default()),
         // A link is given up when its peer has not come back for as long as `reset`.
-        (seldom, often, patient),
-        (seldom, seldom, patient),
+        ([SELDOM, OFTEN], patient),
+        ([SELDOM, SELDOM], patient),
     ] {
-        let mut world = World::with(1, timeouts);
-        world.sky.0.lock().unwrap().room = 100_000;
-        while !world.is_resumable() {
-            world.poll();
-        }
-        for wire in world.sky.wires() {
-            wire.lock().unwrap().broken = [Some(ErrorKind::ConnectionReset); 2];
-        }
-        let begin = world.now;
-        let (mut near_at, mut far_at) = (begin, begin);
-        let far_resumed = |world: &World| world.far.as_ref().is_some_and(|far| far.resumed == 1);
-        while world.near.resumed == 0 || !far_resumed(&world) {
-            if world.now >= near_at {
-                near_at += near_every;
-                world.near.receive(world.now);
-            }
-            if world.now >= far_at {
-                far_at += far_every;
-                world.attend();
-                world.far.iter_mut().for_each(|far| far.receive(world.now));
-            }
-            world.wait(often);
-            assert!(world.now - begin < Duration::from_secs(600), "{near_every:?} {far_every:?}");
-        }
+        let mut world = World::broken(timeouts, [Weather::Fair; 3]);
+        world.call(every, Duration::from_secs(600));
+        assert!(world.is_resumed(), "{every:?}");
     }
 }

@@ -71,6 +71,7 @@ fn ports(g: &mut Gen) -> Ports {
         rails: u8::arbitrary(g),
         slots: u16::arbitrary(g),
         reroutes: bool::arbitrary(g),
+        cancel_version: u32::arbitrary(g),
         devices: std::array::from_fn(|_| u8::arbitrary(g)),
         max_message: std::array::from_fn(|_| u32::arbitrary(g)),
     }
@@ -119,7 +120,14 @@ fn heal(g: &mut Gen) -> HealingMessage {
     let arrived = u32::arbitrary(g);
     let address = *endpoint(g).rails.first().unwrap();
     let address = ReplacementAddress { rail, generation, qp_num: arrived, address };
-    let news = RailReport { rail, generation, state, arrived, previous_arrived: !arrived };
+    let news = RailReport {
+        rail,
+        generation,
+        state,
+        arrived,
+        previous_arrived: !arrived,
+        on_purpose: false,
+    };
     match u8::arbitrary(g) % 5 {
         0 => HealingMessage::Control(ControlMessage::Rail(news)),
         1 => HealingMessage::Offer(address),

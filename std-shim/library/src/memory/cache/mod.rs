@@ -173,6 +173,14 @@ impl<D: Domain> RegistrationCache<D> {
     pub fn counters(&self) -> CacheCounters {
         self.shared.lock().map(|state| state.counters()).unwrap_or_default()
     }
+
+    /// Returns a function that reads the counters, and `None` once the cache and its buffers are
+    /// gone.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn watch(&self) -> impl Fn() -> Option<CacheCounters> + Send + Sync + use<D> {
+        let shared = Arc::downgrade(&self.shared);
+        move || Some(shared.upgrade()?.lock().ok()?.counters())
+    }
 }
 
 impl<D: Domain> Drop for RegistrationCache<D> {

@@ -38,7 +38,7 @@ fn progress_loop(set: EndpointSet, shared: &Arc<QpShared>) -> TestLoop {
 
 #[test]
 fn a_thread_leaves_nobody_waiting_however_it_ends() {
-    let shared = Arc::new(Shared::new(QpMailbox::new([true]), None));
+    let shared = Arc::new(Shared::new(QpMailbox::new([Some(false)]), None));
     let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
     let domain = device.alloc_pd().unwrap();
     let set = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
@@ -69,6 +69,30 @@ fn a_thread_leaves_nobody_waiting_however_it_ends() {
     assert_eq!(refused, SubmitError::ThreadGone);
 }
 
+#[cfg(feature = "metrics")]
+#[test]
+fn a_source_ends_with_the_thread_however_it_ends() {
+    let shared = Arc::new(Shared::new(QpMailbox::new([Some(false)]), None));
+    let device = Fabric::threaded().create_device(DeviceConfig::named("nic"));
+    let domain = device.alloc_pd().unwrap();
+    let set = EndpointSet::build([(EndpointBuilder::new(), [&domain])]).unwrap();
+    let progress = progress_loop(set, &shared);
+    let metrics = crate::metrics::Metrics::new("test");
+    // Series of a source, for which readers wait.
+    let has_source = |name: &str| {
+        let text = metrics.text(crate::metrics::Format::Prometheus).unwrap();
+        text.lines()
+            .any(|line| line.starts_with("polyrail_snapshot_age_seconds{") && line.contains(name))
+    };
+    shared.mailbox.handover.put(metrics.source("waits"));
+    assert!(has_source("waits"));
+    // As if the thread panicked before it took the source.
+    drop(progress);
+    assert!(!has_source("waits"));
+    shared.mailbox.handover.put(metrics.source("late"));
+    assert!(!has_source("late"));
+}
+
 #[test]
 fn late_completions_of_a_handle_that_was_given_up_are_dropped() {
     let fabric = Fabric::threaded();
@@ -78,7 +102,7 @@ fn late_completions_of_a_handle_that_was_given_up_are_dropped() {
     let builder = EndpointBuilder::new();
     let members = [(builder, vec![&stays, &goes]), (builder, vec![&stays])];
     let set = EndpointSet::build(members).unwrap();
-    let shared = Arc::new(Shared::new(QpMailbox::new([true; 2]), None));
+    let shared = Arc::new(Shared::new(QpMailbox::new([Some(false); 2]), None));
     let mut progress = progress_loop(set, &shared);
     let post = |handle: &mut Handle| handle.post_recv(&RecvWr::notification(1)).unwrap();
 
@@ -116,7 +140,7 @@ fn a_greedy_handle_leaves_room_for_others() {
         let buffer = RegisteredBuffer::new(64, access, &[&domain]).unwrap();
         let keys = buffer.toward(&buffer.remote()).unwrap();
         let wr = SendWr::write(1, buffer.local(0, 64).unwrap(), buffer.addr(), &keys);
-        let shared = Arc::new(Shared::new(QpMailbox::new([true; 2]), None));
+        let shared = Arc::new(Shared::new(QpMailbox::new([Some(false); 2]), None));
         let mut progress = progress_loop(set, &shared);
         let [mut first, mut second, mut third] = [(); 3].map(|()| handle(&shared, 0));
         // The members on both sides are greedy: they use every place that becomes free.

@@ -6,7 +6,7 @@ use super::request::{
     FlushRequest, Flushes, KeyedBuffer, P2pError, Receives, RecvRequest, SendRequest, Sends,
 };
 use crate::p2p::{Received, RecvBuffer};
-use crate::progress::outcome::SubmitError;
+use crate::progress::outcome::{HandleCancelError, SubmitError};
 use crate::progress::pending::Pending;
 use arrayvec::ArrayVec;
 use polyrail_core::hardware::CqError;
@@ -91,6 +91,46 @@ impl P2pHandle {
         let pending = self.receives.submit(|slot| RecvRequest { slot, buffers: keyed })?;
         self.shared.wake();
         Ok(pending)
+    }
+
+    /// Takes a send back: the thread does what
+    /// [`P2pMember::cancel_send`](crate::p2p::P2pMember::cancel_send) does, and the outcome of
+    /// `pending` says what became of it. A send that waits for a buffer of the peer is dropped. [The
+    /// page about it](crate::cancel) has what the caller may do with the memory, and when.
+    ///
+    /// A send that cannot be taken back any more goes on, and its outcome is as if nobody had wanted
+    /// it back.
+    ///
+    /// # Errors
+    ///
+    /// See [`HandleCancelError`]; the send goes on.
+    pub fn cancel_send(&mut self, pending: &PendingDone) -> Result<(), HandleCancelError> {
+        let slot = self.cancellable(pending.slot_among(self.sends.replies()))?;
+        self.sends.requests.cancel(slot)?;
+        self.shared.wake();
+        Ok(())
+    }
+
+    /// Takes a receive back: the thread does what
+    /// [`P2pMember::cancel_recv`](crate::p2p::P2pMember::cancel_recv) does. Otherwise as
+    /// [`cancel_send`](Self::cancel_send).
+    ///
+    /// # Errors
+    ///
+    /// See [`HandleCancelError`]; the receive goes on.
+    pub fn cancel_recv(&mut self, pending: &PendingRecv) -> Result<(), HandleCancelError> {
+        let slot = self.cancellable(pending.slot_among(self.receives.replies()))?;
+        self.receives.requests.cancel(slot)?;
+        self.shared.wake();
+        Ok(())
+    }
+
+    /// Checks that a request can be taken back. `slot` is `None` if it is of another handle, or of
+    /// another kind, and the slot in it is `None` if its outcome was taken.
+    fn cancellable(&self, slot: Option<Option<u16>>) -> Result<u16, HandleCancelError> {
+        let slot = slot.ok_or(HandleCancelError::Foreign)?.ok_or(HandleCancelError::Ended)?;
+        self.working()?;
+        if self.shared.mailbox.reroutes() { Ok(slot) } else { Err(HandleCancelError::NotRerouting) }
     }
 
     /// Makes every byte of a message visible to all readers of that memory. Its buffers are

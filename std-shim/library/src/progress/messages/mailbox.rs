@@ -2,7 +2,9 @@
 
 use super::port::P2pPort;
 use crate::p2p::End;
-use crate::progress::shared::{RecentEvents, Shared, lock};
+#[cfg(feature = "metrics")]
+use crate::progress::metering::Handover;
+use crate::progress::shared::{Mailbox, RecentEvents, Shared, lock};
 use crate::sync::Mutex;
 use polyrail_core::hardware::CqError;
 use polyrail_core::virtual_qp::RailEvent;
@@ -17,15 +19,23 @@ pub(super) type P2pShared = Shared<P2pPort, P2pMailbox>;
 pub(super) struct P2pMailbox {
     /// Whether there is a member, by number.
     members: Box<[bool]>,
+    /// Failed rails are re-routed.
+    reroutes: bool,
     /// The numbers of members that the owner gave up, and the thread has not failed yet.
     given_up: Mutex<Vec<usize>>,
     has_given_up: AtomicBool,
     pub(super) rail_events: RecentEvents<MemberEvent>,
     /// The first completion queue that broke.
     queue_error: OnceLock<CqError>,
+    #[cfg(feature = "metrics")]
+    pub(super) handover: Handover,
 }
 
 /// Something happened to a queue pair of a member.
+///
+/// Devices have numbers here, and no names: the device of the event is the domain whose
+/// [`device_id`](crate::backend::Domain::device_id) is `event.device`, among those that the set or
+/// endpoint was built with. Its [`device_name`](crate::backend::Domain::device_name) is the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberEvent {
     /// Number of the member.
@@ -40,14 +50,24 @@ pub struct MemberEvent {
 
 impl P2pMailbox {
     /// Makes a mailbox for members with the numbers that are marked.
-    pub(super) fn new(members: impl IntoIterator<Item = bool>) -> Self {
+    pub(super) fn new(members: impl IntoIterator<Item = bool>, reroutes: bool) -> Self {
         Self {
             members: members.into_iter().collect(),
+            reroutes,
             given_up: Mutex::new(Vec::new()),
             has_given_up: AtomicBool::new(false),
             rail_events: RecentEvents::default(),
             queue_error: OnceLock::new(),
+            #[cfg(feature = "metrics")]
+            handover: Handover::default(),
         }
+    }
+}
+
+impl Mailbox for P2pMailbox {
+    fn end(&self) {
+        #[cfg(feature = "metrics")]
+        self.handover.end();
     }
 }
 
@@ -56,6 +76,11 @@ impl P2pMailbox {
     /// Returns the error of the first completion queue that broke.
     pub(super) fn queue_error(&self) -> Option<&CqError> {
         self.queue_error.get()
+    }
+
+    /// Whether failed rails of the members are re-routed.
+    pub(super) const fn reroutes(&self) -> bool {
+        self.reroutes
     }
 
     /// Whether the thread has a member with this number.

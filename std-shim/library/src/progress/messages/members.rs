@@ -5,6 +5,8 @@ use super::port::P2pPort;
 use crate::backend::Domain;
 use crate::endpoint::WaitError;
 use crate::p2p::{P2pEndpointSet, P2pMember};
+#[cfg(feature = "metrics")]
+use crate::progress::metering::Meter;
 use crate::progress::set::{ArmedPoll, Awaits, FLUSH_TIMEOUT, POLL_BUDGET, Ports, ProgressSet};
 use std::os::fd::BorrowedFd;
 use std::task::Waker;
@@ -15,11 +17,18 @@ pub(super) struct Members<D: Domain, const ROUTES: usize> {
     set: P2pEndpointSet<D, ROUTES>,
     /// Since when a completion queue cannot be polled.
     broken: Option<Instant>,
+    #[cfg(feature = "metrics")]
+    meter: Meter,
 }
 
 impl<D: Domain, const ROUTES: usize> Members<D, ROUTES> {
-    pub(super) const fn new(set: P2pEndpointSet<D, ROUTES>) -> Self {
-        Self { set, broken: None }
+    pub(super) fn new(set: P2pEndpointSet<D, ROUTES>) -> Self {
+        Self {
+            set,
+            broken: None,
+            #[cfg(feature = "metrics")]
+            meter: Meter::default(),
+        }
     }
 
     /// Reports requests that ended. Returns whether any did.
@@ -70,6 +79,8 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
     fn set_waker(&self, waker: &Waker) {
         let members = self.set.numbers().filter_map(|number| self.set.get(number));
         members.filter_map(P2pMember::healing_link).for_each(|link| link.set_waker(waker));
+        #[cfg(feature = "metrics")]
+        self.meter.set_waker(waker);
     }
 
     fn has_messages(&self) -> bool {
@@ -111,13 +122,15 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
 
     fn look(&mut self, _: &Ports<P2pPort>, mailbox: &P2pMailbox) {
         self.collect(mailbox);
+        #[cfg(feature = "metrics")]
+        self.meter.look(&mailbox.handover, || self.set.metrics());
     }
 
-    fn wake(&mut self, _: &mut Ports<P2pPort>, mailbox: &P2pMailbox) {
+    fn wake(&mut self, ports: &mut Ports<P2pPort>, mailbox: &P2pMailbox) {
         if self.set.reroutes() {
             self.set.heal();
-            self.collect(mailbox);
         }
+        self.look(ports, mailbox);
     }
 
     /// Devices have had time to return the buffers of members that failed, and the completions are
@@ -131,8 +144,10 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
         let hangs = |number| self.set.get(number).is_some_and(hangs);
         // Messages that were started before the thread began, so no port counts them.
         let sends = |number| self.set.get(number).is_some_and(sends);
+        let takes_back = |number| self.set.get(number).is_some_and(P2pMember::is_taking_back);
         match () {
             () if ports.iter().any(P2pPort::waits_for_peer) => Awaits::Memory,
+            () if self.set.numbers().any(takes_back) => Awaits::Memory,
             () if ports.iter().any(P2pPort::is_busy) => Awaits::Devices,
             () if self.set.numbers().any(sends) => Awaits::Devices,
             () if self.set.reroutes() || self.set.numbers().any(hangs) => Awaits::Peers,
@@ -154,6 +169,8 @@ impl<D: Domain, const ROUTES: usize> ProgressSet for Members<D, ROUTES> {
 
     fn into_set(mut self, mailbox: &P2pMailbox) -> Self::Set {
         self.collect(mailbox);
+        #[cfg(feature = "metrics")]
+        self.meter.end(&mailbox.handover, || self.set.metrics());
         self.set
     }
 }

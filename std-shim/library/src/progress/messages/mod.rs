@@ -46,6 +46,10 @@
 //! # }
 //! ```
 //!
+//! Between two processes, [`bring_up_p2p`](crate::link::bring_up_p2p) connects the two endpoints
+//! over a link before the thread takes them. The example `async_messages` is a program that does
+//! this.
+//!
 //! # When there is nothing to do
 //!
 //! The thread rests as [that of virtual queue pairs](super#when-there-is-nothing-to-do) does: at
@@ -58,9 +62,10 @@
 //!
 //! When a member fails, its requests end with the reason as soon as no device accesses their
 //! buffers any more, and later requests end at once. Members whose rails are re-routed repair them;
-//! the thread's owner carries the [repair messages](crate::heal::HealingLink) of members whose peers
-//! are in other processes. When a completion queue breaks ([`P2pHandle::queue_error`]), members that are not re-routed fail.
-//! Requests whose buffers devices have not returned a second later end as [`P2pError::Abandoned`].
+//! the thread's owner carries the [repair messages](crate::heal::HealingLink) of members whose
+//! peers are in other processes. When a completion queue breaks ([`P2pHandle::queue_error`]),
+//! members that are not re-routed fail. Requests whose buffers devices have not returned a second
+//! later end as [`P2pError::Abandoned`].
 //!
 //! # Memory
 //!

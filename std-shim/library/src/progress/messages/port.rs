@@ -6,7 +6,7 @@ use crate::p2p::{CallError, NotNow, P2pMember};
 use crate::progress::HANDLE_DEPTH;
 use crate::progress::outcome::{Outcome, SubmitError};
 use crate::progress::pending::Pending;
-use crate::progress::replies::{Replies, Reporter, replies};
+use crate::progress::replies::{Replies, Reporter, Slots, replies};
 use crate::progress::set::{Port, TURN};
 use crate::progress::shared::Driver;
 use crate::progress::submit::{HandleMessage, KnownKeys, MessageConsumer, Submitter, submitter};
@@ -137,6 +137,7 @@ impl<K: Kind> Desk<K> {
             match message {
                 HandleMessage::Keys { place, keys } => _ = self.keys.learn(place, keys),
                 HandleMessage::Post(request) => self.take(member, request),
+                HandleMessage::Cancel(slot) => self.cancel(member, slot),
             }
         }
         moved
@@ -149,6 +150,19 @@ impl<K: Kind> Desk<K> {
         let request = K::wait(request, keys);
         if !waiting.is_empty() || started.try_start(member, &request, keys).is_err() {
             waiting.push_back(request);
+        }
+    }
+
+    /// Takes the request in a slot back. A request that is refused goes on, and its outcome says how
+    /// it ends.
+    #[cold]
+    fn cancel<D: Domain>(&mut self, member: &mut P2pMember<D>, slot: u16) {
+        let Self { waiting, started, .. } = self;
+        if let Some(at) = waiting.iter().position(|request| K::slot(request) == slot) {
+            waiting.remove(at);
+            started.reporter.report(slot, Err(P2pError::TakenBack));
+        } else if let Some((_, handle)) = started.under_way.iter().find(|(its, _)| *its == slot) {
+            _ = K::cancel(member, handle);
         }
     }
 
@@ -240,12 +254,17 @@ impl<K: Kind> Started<K> {
 #[derive(Debug)]
 pub(super) struct Lane<R, O: Outcome> {
     pub(super) requests: Submitter<R>,
-    replies: Arc<Replies<O>>,
+    slots: Slots<O>,
 }
 
 impl<R, O: Outcome<Name = ()>> Lane<R, O> {
     pub(super) fn new(requests: Submitter<R>, replies: Replies<O>) -> Self {
-        Self { requests, replies: Arc::new(replies) }
+        Self { requests, slots: Slots::new(replies) }
+    }
+
+    /// What shows the outcomes of its requests.
+    pub(super) const fn replies(&self) -> &Arc<Replies<O>> {
+        &self.slots.replies
     }
 
     /// Hands over a request, which `request` makes for the slot in which it will be reported.
@@ -253,6 +272,6 @@ impl<R, O: Outcome<Name = ()>> Lane<R, O> {
         &mut self,
         request: impl FnOnce(u16) -> R,
     ) -> Result<Pending<O>, SubmitError> {
-        self.requests.submit(&self.replies, (), request)
+        self.requests.submit(&mut self.slots, (), request)
     }
 }

@@ -1,7 +1,9 @@
 //! The three kinds of requests, which do not wait for each other, and how they end.
 
 use crate::backend::Domain;
-use crate::p2p::{CallError, FlushHandle, P2pMember, Received, RecvBuffer, RecvHandle, SendHandle};
+use crate::p2p::{
+    CallError, CancelError, FlushHandle, P2pMember, Received, RecvBuffer, RecvHandle, SendHandle,
+};
 use crate::progress::HANDLE_DEPTH;
 use crate::progress::outcome::Outcome;
 use crate::progress::submit::{KeySet, KnownKeys};
@@ -17,9 +19,17 @@ use std::sync::Arc;
 pub enum P2pError {
     /// The engine refused the request and never started it, or the member
     /// [failed](CallError::Failed). Either way, its buffers belong to the caller again. This is
-    /// never [`NotNow`](CallError::NotNow), since the thread tries again.
+    /// never [`NotNow`](CallError::NotNow), since the thread tries again. Its text names a device
+    /// by its number, [`device_id`](Domain::device_id): devices of the software NIC count from 0,
+    /// those over TCP from 2^30, and RDMA devices from 2^31, in the order in which they were
+    /// opened.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// It was [taken back](super::P2pHandle::cancel_send) before the engine had it: nothing of it was
+    /// sent or offered. A request that the engine had ends with
+    /// [`CallError::TakenBack`](CallError::TakenBack).
+    #[error("the request was taken back before it was started")]
+    TakenBack,
     /// The thread has ended, or a completion queue broke. Whether the request was carried out is
     /// unknown, and its buffers may be in use until the set is dropped.
     #[error("the progress thread abandoned the request")]
@@ -110,6 +120,12 @@ pub(super) trait Kind {
         member: &mut P2pMember<D>,
         handle: &Self::Handle,
     ) -> Result<Option<Self::Value>, CallError>;
+
+    /// Takes a started request back.
+    fn cancel<D: Domain>(
+        member: &mut P2pMember<D>,
+        handle: &Self::Handle,
+    ) -> Result<(), CancelError>;
 }
 
 /// Sends. All of a handle may wait, because a send for which the peer offers no buffer yet lets
@@ -148,6 +164,13 @@ impl Kind for Sends {
         handle: &SendHandle,
     ) -> Result<Option<()>, CallError> {
         Ok(member.test_send(*handle)?.then_some(()))
+    }
+
+    fn cancel<D: Domain>(
+        member: &mut P2pMember<D>,
+        handle: &SendHandle,
+    ) -> Result<(), CancelError> {
+        member.cancel_send(*handle)
     }
 }
 
@@ -189,6 +212,13 @@ impl Kind for Receives {
     ) -> Result<Option<Received>, CallError> {
         member.test_recv(*handle)
     }
+
+    fn cancel<D: Domain>(
+        member: &mut P2pMember<D>,
+        handle: &RecvHandle,
+    ) -> Result<(), CancelError> {
+        member.cancel_recv(*handle)
+    }
 }
 
 /// Flushes of received messages.
@@ -224,5 +254,10 @@ impl Kind for Flushes {
         handle: &FlushHandle,
     ) -> Result<Option<()>, CallError> {
         Ok(member.test_flush(handle)?.then_some(()))
+    }
+
+    /// No handle asks for this: flushes are short.
+    fn cancel<D: Domain>(_: &mut P2pMember<D>, _: &FlushHandle) -> Result<(), CancelError> {
+        Ok(())
     }
 }

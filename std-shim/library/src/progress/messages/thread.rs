@@ -40,7 +40,10 @@ where
     /// before. Requests that were started before are still carried out, and not reported; a
     /// [shutdown](Self::shutdown) does not wait for them. If their rails are re-routed, the owner
     /// keeps the [links](crate::p2p::P2pMember::healing_link) of members whose peers are in other
-    /// processes, and carries their messages: a message that arrives wakes the thread. A
+    /// processes, and carries their messages: a message that arrives wakes the thread, and
+    /// [`next_message`](crate::heal::HealingLink::next_message) is called every few milliseconds.
+    /// Over a [`link`](crate::link) they go as [`Message::Note`](crate::link::Message::Note). The
+    /// thread does not watch the link: [give a member up](Self::give_up) whose peer is gone. A
     /// [shutdown](Self::shutdown) waits at most 5 s for messages to be sent.
     ///
     /// # Errors
@@ -62,7 +65,7 @@ where
     ) -> io::Result<Self> {
         let set = set.into();
         let is_there = (0..set.bound()).map(|number| set.get(number).is_some());
-        let mailbox = P2pMailbox::new(is_there);
+        let mailbox = P2pMailbox::new(is_there, set.reroutes());
         Ok(Self(Worker::spawn(Members::new(set), mailbox, drain_timeout)?))
     }
 }
@@ -92,6 +95,27 @@ impl<D: Domain, const ROUTES: usize> P2pThread<D, ROUTES> {
     pub fn give_up(&self, member: usize) {
         if let Some(mailbox) = self.0.shared.owned_mailbox() {
             mailbox.give_up(member);
+            self.0.shared.wake();
+        }
+    }
+
+    /// Has the thread publish the metrics of its members from now on, with this source. A reader
+    /// wakes the thread if it sleeps.
+    ///
+    /// An earlier source publishes for the last time and ends. What it published stays under its
+    /// name, and this source counts from there. If the earlier source belongs to other
+    /// [`Metrics`](crate::metrics::Metrics), this source counts from the beginning of the
+    /// connections. Does nothing but end the source in a fork of the process, or once the thread has
+    /// ended.
+    ///
+    /// The source also ends with the thread. After [`shutdown`](Self::shutdown), the set still has
+    /// the counts that were published. If you publish them by another source of the same
+    /// [`Metrics`](crate::metrics::Metrics), it counts from the beginning, so give it another name:
+    /// otherwise what the thread published is counted twice.
+    #[cfg(feature = "metrics")]
+    pub fn publish_metrics(&self, source: crate::metrics::Source) {
+        if let Some(mailbox) = self.0.shared.owned_mailbox() {
+            mailbox.handover.put(source);
             self.0.shared.wake();
         }
     }

@@ -44,6 +44,7 @@ impl Table {
         }
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
         let int = |at: usize| i32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let short = |at: usize| i16::from_le_bytes(bytes[at..at + 2].try_into().unwrap());
         let text = |at: usize| {
             let text = ptr::with_exposed_provenance::<c_char>(word(at) as usize);
             // SAFETY: a text, or null.
@@ -73,6 +74,8 @@ impl Table {
             } else {
                 1 << 30
             },
+            // Behind two sizes and the number of requests.
+            rail_ids: if self.version == 12 { [124, 126].map(short) } else { [-1; 2] },
         })
     }
 

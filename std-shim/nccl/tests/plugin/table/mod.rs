@@ -78,6 +78,8 @@ pub(crate) struct Properties {
     /// NICs that it is made of; empty before version 9.
     pub(crate) parts: Vec<c_int>,
     pub(crate) max_p2p_bytes: usize,
+    /// Rail and plane; -1 before version 12.
+    pub(crate) rail_ids: [i16; 2],
 }
 
 /// Calls the function in a place with these arguments, each with the type that the headers give it.

@@ -1,12 +1,14 @@
 //! Arguments that several commands share.
 
 use super::heading::{FAULTS, PLACE, REQUESTS, WAITING};
-use super::value::{BackendName, FailureName, fragment, rails, rate, seconds};
+use super::value::{BackendName, FailureName, WeightsName, fragment, rails, rate, seconds};
 use crate::cli::exit::Failure;
 use clap::Args;
 use polyrail::backend::ConnectOptions;
 use polyrail::chain::Chain;
+use polyrail::endpoint::RailWeights;
 use polyrail::link::Token;
+use polyrail::place::Near;
 use polyrail::virtual_qp::RailFailure;
 use polyrail_program::devices::{ChosenDevice, DeviceChoice};
 use polyrail_program::fault::RailFault;
@@ -53,11 +55,19 @@ pub(in crate::cli) struct DeviceArguments {
     /// firewalls. Programs that use the same interface need different ports [default: any].
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = PLACE)]
     tcp_port: Option<u16>,
-    /// Index of the GID of RDMA devices' ports, as `polyrail devices` lists them [default: of the
+    /// Index of the GID of RDMA devices' ports, as `polyrail devices` lists them. Selects verbs, as
+    /// --backend does [default: of the
     /// addresses in this network namespace, RoCE v2 over IPv4 if there is one, else RoCE v2, else
     /// the first].
     #[arg(long, value_name = "N", help_heading = PLACE)]
     gid_index: Option<u8>,
+    /// Let rails begin with the RDMA devices that are nearest to a PCI device, such as a GPU at
+    /// 0000:3b:00.0, or, with `thread`, to the processors that this program may use; with `nothing`,
+    /// in the order of their names. Selects verbs, as --backend does. The server pairs its devices
+    /// with those of the other host by their networks [default: thread; a program that may use the
+    /// processors of all NUMA nodes is near to nothing].
+    #[arg(long, value_name = "PCI|thread|nothing", conflicts_with = "device", help_heading = PLACE)]
+    near: Option<Near>,
     /// Traffic class of this side's packets; ignored over TCP. On RoCE v2: four times the DSCP,
     /// plus 2 to let switches mark congestion (ECN) [default: 0].
     #[arg(long, visible_alias = "tclass", value_name = "N", help_heading = PLACE)]
@@ -71,15 +81,17 @@ pub(in crate::cli) struct DeviceArguments {
 impl DeviceArguments {
     /// Refuses these options if data stays within this process, where there are no such devices.
     pub(in crate::cli) fn refuse_without(&self, to: Option<&str>) -> Result<(), Failure> {
-        let Self { backend, device, tcp_port, gid_index, traffic_class, service_level } = self;
+        let Self { backend, device, tcp_port, gid_index, near, traffic_class, service_level } =
+            self;
         let given = [gid_index, traffic_class, service_level].iter().any(|given| given.is_some())
             || !device.is_empty()
             || backend.is_some()
-            || tcp_port.is_some();
+            || tcp_port.is_some()
+            || near.is_some();
         if to.is_some() || !given {
             return Ok(());
         }
-        let message = "--backend, --device, --tcp-port, --gid-index, --traffic-class and \
+        let message = "--backend, --device, --tcp-port, --gid-index, --near, --traffic-class and \
                        --service-level require --to";
         Err(Failure::usage(message))
     }
@@ -90,6 +102,7 @@ impl DeviceArguments {
             backend: self.backend.map(Into::into),
             devices: self.device.clone(),
             gid_index: self.gid_index,
+            near: self.near,
             tcp_port: self.tcp_port,
         }
     }
@@ -179,6 +192,10 @@ impl TimeoutArguments {
 /// How queue pairs are connected and watched.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ConnectionArguments {
+    /// How much of what this side sends each rail carries. Rates are measured only if rails are
+    /// rerouted.
+    #[arg(long, value_enum, default_value_t = WeightsName::Auto, help_heading = REQUESTS)]
+    rail_weights: WeightsName,
     /// Retransmit packets that are not acknowledged within 4.096 us * 2^N, 1 to 31. Applies to
     /// packets of this side. Over TCP, a rail fails after 8 times this without an answer [default:
     /// 18, which is 1.07 s; within one process 14, which is 67 ms].
@@ -203,6 +220,11 @@ pub(in crate::cli) struct FailureArguments {
 }
 
 impl ConnectionArguments {
+    /// Returns what decides how much each rail carries.
+    pub(in crate::cli) fn rail_weights(&self) -> RailWeights {
+        self.rail_weights.into()
+    }
+
     /// Returns how to handle rails that fail.
     pub(in crate::cli) fn rail_repair(&self, rail_failure: RailFailure) -> RailRepair {
         let Self { stall_timeout, rail_timeout, .. } = *self;

@@ -72,6 +72,8 @@ Columns of the report, with a row for each rail at each end that is on this host
   state at the end  in service, or, after a failure, what the rail waits for: draining (its
                     completions), fenced (the count of the other end), down (a new queue pair),
                     joining (the other end's new queue pair)
+After a copy from HOST:PATH, the bytes of the receiver's rails are only credits and answers; the report of \
+the server has the data.
 
 Exit codes:
   0    copied, and the checksums of both ends agree
@@ -81,7 +83,8 @@ Exit codes:
   4    DST cannot be written: no such directory, no permission, or a file where a directory is needed
   5    no space for DST, or a limit on the length of files (ulimit -f)
   6    a rail failed, the virtual queue pair could not be set up, or the other host could not be
-       reached, closed the connection, reported a failure or stopped answering
+       reached, closed the connection, stopped answering or reported a failure: also when it
+       cannot read or write a file, or has no space
   7    the data that arrived differs from the data that was sent
   8    SRC and DST are the same file, or DST is in the directory SRC
   9    no device can be used; the message says why
@@ -124,16 +127,16 @@ maximum and mean, accurate to 1 in 1000, after 200 round trips that are not coun
 write polls the last byte, as ib_write_lat does; a write that is split over several rails is refused, \
 since its fragments arrive in any order and the last byte proves nothing. A read or an atomic is a round \
 trip by itself, so its whole time is reported (`halved` in CSV and JSON shows which). With p2p, buffers \
-are offered 32 at a time. Without --threads 2 or --to, one thread serves both ends in turn.
+are offered 16 at a time, with one request. Without --threads 2 or --to, one thread serves both ends in turn.
 
 With --bidirectional, the figures are the sum of both directions; \"GB/s there\" and \"GB/s back\" are \
 the directions. Between two hosts the far end sends from the moment the two are connected until this \
 end is done, and reports its throughput.
 
 Options of perftest (ib_write_bw and others) keep their letters where they mean the same: -s -a -n -D -q \
--t -b -m -I -u -d -x -S. The page measuring.md maps all of them, and says what differs: \
-/usr/share/doc/polyrail/measuring.md of the Debian package, std-shim/program/docs/measuring.md in the \
-repository.
+-t -b -m -I -u -d -x -S. The page measuring.md maps the usual ones, and says what differs: \
+std-shim/program/docs/measuring.md in the repository, and below /usr/share/doc/polyrail with the Debian \
+package.
 
 Columns of --latency: round trips is how many were measured; then microseconds: the shortest, the \
 percentiles 50, 90, 99 and 99.9, the longest, and the mean.
@@ -196,7 +199,8 @@ Examples:
   polyrail serve --device mlx5_0 --once model.bin   one file, then exit
   polyrail serve --device tcp:eth0 --tcp-port 7472 /data       over TCP, through a firewall
   polyrail serve --listen 10.0.0.2:9000 --json /data
-  openssl rand -hex 32 > token; polyrail serve --token-file token /data      the same file for copy and perf
+  (umask 077; openssl rand -hex 32 > token); polyrail serve --token-file token /data
+                                                    the same file for copy and perf
 
 Serves `polyrail copy --to` and `polyrail perf --to` of other hosts, up to --peers of them at a time \
 (each line of a perf table counts as one), and prints a report for each. The peer chooses rails, scheme \
@@ -209,19 +213,21 @@ A complete file replaces an existing file of its name and keeps that file's perm
 the umask. In a directory, the peer chooses the name of the file or directory, which must not be hidden; \
 directories may hold hidden files. Paths with . or .. and symbolic links are refused. With --readable, \
 peers can read all files in the directory whose first name is not hidden. Without --token-file, every \
-host that can connect is served, so listen only where trusted hosts can connect. Ctrl-C ends the server. \
+host that can connect is served, so listen only where trusted hosts can connect. Ctrl-C ends the server, \
+also during a copy; so do SIGTERM, and SIGHUP unless it is ignored. \
 The columns of reports are those of `polyrail copy --help`.
 
-Exit codes: 0 ended by Ctrl-C, or with --once the peer was served; 1 cannot listen; 2 invalid command \
-line; 9 no device can be used; 10 cannot write reports to standard output; 130 interrupted during \
-a copy or a measurement; with --once also the exit codes of copy and perf.";
+Exit codes: 0 ended by SIGINT (Ctrl-C), SIGTERM or SIGHUP while it served no peer, or with --once the \
+peer was served; 1 cannot listen; 2 invalid command line; 9 no device can be used; 10 cannot write \
+reports to standard output; 130 ended by one of these signals during a copy or a measurement, or with \
+--once before the peer was served; with --once also the exit codes of copy and perf.";
 
 pub(super) const DEVICES_HELP: &str = "\
 Lists RDMA devices with ports, GIDs (--gid-index takes the gid index) and limits, and network \
 interfaces, which are devices over TCP, with their addresses. With --verbose also what helps to choose a \
 device: its NUMA node and nearby processors (for `taskset -c`), its PCI address, its PCI link with the \
-fastest link it supports, and its firmware. If there are no RDMA devices, a note on standard error says \
-what is missing.
+fastest link it supports, and its firmware. A device whose PCI link is slower than its ports has a line \
+below the tables. If there are no RDMA devices, a note on standard error says what is missing.
 
 Columns of network interfaces:
   state                          up or down
@@ -231,6 +237,8 @@ Columns of RDMA devices, ports and addresses:
   port, state, link              number and state of a port; InfiniBand or Ethernet
   mtu, max mtu                   bytes of payload in a packet, now and at most
   lid, lanes, Gbit/s             address within an InfiniBand subnet; width and rate of the link now
+  PCI Gbit/s                     rate of the device's PCI link now, which its ports share; a dash if
+                                 unknown
   gid index, type, interface     index for --gid-index; kind of address, such as RoCE v2; the
   gid                            network interface that has it; the address itself
 Columns of limits of RDMA devices:

@@ -20,8 +20,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use heading::{FILES, OUTPUT, PLACE, REQUESTS};
 use help::{COPY_HELP, DEVICES_HELP, EXAMPLES, SERVE_HELP};
+use polyrail::metrics::Target;
 use polyrail::printable;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use value::{memory, message, window};
 
@@ -46,13 +47,17 @@ pub(super) fn definition() -> clap::Command {
 }
 
 fn refuse(mut error: clap::Error) -> ! {
-    // clap suggests "-- -1" for "-1", which is wrong for the value of an option: --message-size
-    // -1M.
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
-        && argument.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit())
     {
-        error.remove(ContextKind::Suggested);
+        let command = std::env::args_os().nth(1).unwrap_or_default();
+        if let Some(tip) = tip(&command, argument) {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        } else if argument.starts_with('-') && !argument.starts_with("--") {
+            // clap suggests "-- -1" for "-1", which is wrong for the value of an option,
+            // --message-size -1M, and confusing for an option of another program.
+            error.remove(ContextKind::Suggested);
+        }
     }
     let printable = |text: OsString| text.to_string_lossy().chars().all(printable::is_printable);
     if std::env::args_os().all(printable) {
@@ -63,6 +68,15 @@ fn refuse(mut error: clap::Error) -> ! {
     let lines = message.lines().map(printable::escaped);
     output::tell(&(lines.collect::<Vec<_>>().join("\n") + "\n"));
     std::process::exit(error.exit_code());
+}
+
+/// Returns what to write instead of an argument that `scp` or perftest have.
+fn tip(command: &OsStr, argument: &str) -> Option<&'static str> {
+    match argument {
+        "-r" | "-R" if command == "copy" => Some("directories need no -r"),
+        _ if command == "perf" && !argument.starts_with('-') => Some("name the server with --to"),
+        _ => None,
+    }
 }
 
 /// Copies files and measures requests over one virtual RDMA queue pair made of many physical ones:
@@ -78,7 +92,8 @@ pub(super) struct Arguments {
 pub(super) enum Command {
     /// Copy files and directories over a virtual queue pair, and report what each rail carried.
     Copy(CopyArguments),
-    /// Serve `polyrail copy --to` and `polyrail perf --to` of other hosts, over RDMA devices or TCP.
+    /// Serve `polyrail copy --to` and `polyrail perf --to` of other hosts, over RDMA devices or
+    /// TCP.
     Serve(ServeArguments),
     /// Measure throughput or latency of requests, within this process or to another host, beside a
     /// plain memcpy.
@@ -98,6 +113,7 @@ pub(super) enum Command {
     },
 }
 
+// The short options of devices are perftest's, as for `perf`.
 #[derive(Debug, Args)]
 #[command(
     after_help = COPY_HELP,
@@ -106,10 +122,14 @@ pub(super) enum Command {
        polyrail copy [OPTIONS] --to HOST[:PORT] SRC...
        polyrail copy [OPTIONS] HOST[:PORT]:PATH DST"
 )]
+#[command(mut_arg("device", |arg| arg.short('d')))]
+#[command(mut_arg("gid_index", |arg| arg.short('x')))]
+#[command(mut_arg("service_level", |arg| arg.short('S')))]
 pub(super) struct CopyArguments {
-    /// Files or directories to copy, and, without --to, the destination: a file, replaced if it exists;
-    /// or for directories or several sources a directory, made if it is missing, in which each gets its own
-    /// name. HOST:PATH is a file or directory that a `polyrail serve --readable` serves.
+    /// Files or directories to copy, and, without --to, the destination: a file, replaced if it
+    /// exists; or, for directories, for several sources, or if it ends with /, a directory, made if
+    /// it is missing, in which each gets its own name. HOST:PATH is a file or directory that a
+    /// `polyrail serve --readable` serves.
     #[arg(value_name = "SRC... DST", value_hint = clap::ValueHint::AnyPath, required = true)]
     pub(super) paths: Vec<PathBuf>,
     /// Copy to the `polyrail serve` on HOST, over RDMA devices or TCP. PORT is 7471 by default.
@@ -162,8 +182,8 @@ pub(super) struct CopyArguments {
 #[command(mut_arg("gid_index", |arg| arg.short('x')))]
 #[command(mut_arg("service_level", |arg| arg.short('S')))]
 pub(super) struct ServeArguments {
-    /// Directory to write files into, or the one file that each copy replaces [default: accept no
-    /// files].
+    /// An existing directory to write files into, or one file that each copy replaces. A directory
+    /// whose name ends with / is made if it is missing [default: accept no files].
     #[arg(value_name = "DST", value_hint = clap::ValueHint::AnyPath)]
     pub(super) destination: Option<PathBuf>,
     #[command(flatten)]
@@ -203,7 +223,11 @@ pub(super) struct ServeArguments {
     /// Flush each copy to disk (fsync) before it is complete.
     #[arg(long, help_heading = FILES)]
     pub(super) sync: bool,
-    /// Print reports as JSON, one value for each file or measurement.
+    /// Serve metrics for Prometheus over HTTP at ADDRESS, such as 127.0.0.1:9470, or write them to
+    /// a file in FOLDER every 10 s. Anyone who reaches the address can read them.
+    #[arg(long, value_name = "ADDRESS|FOLDER", help_heading = OUTPUT)]
+    pub(super) metrics: Option<Target>,
+    /// Print reports as JSON, one value of several lines for each file or measurement.
     #[arg(long, help_heading = OUTPUT)]
     pub(super) json: bool,
     /// Print only errors.

@@ -7,11 +7,12 @@ use super::group::{
 use super::heading::{MEASURED, OUTPUT, PLACE, REQUESTS, WAITING};
 use super::help::PERF_HELP;
 use super::value::{
-    OperationName, SchemeName, Sizes, deep_window, inline, interval, mtu, seconds, sizes,
+    OperationName, SchemeName, Sizes, deep_window, inline, interval, mtu, picture, seconds, sizes,
 };
 use clap::Args;
 use polyrail::backend::Mtu;
 use polyrail::cpus::CpuList;
+use polyrail::metrics::Target;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,9 +40,9 @@ pub(in crate::cli) struct PerfArguments {
     /// --fault spray].
     #[arg(long, value_enum, value_delimiter = ',', help_heading = MEASURED)]
     pub(in crate::cli) schemes: Vec<SchemeName>,
-    /// Request sizes in bytes: a list, or a range such as 4K..1M, in which each size is twice the
-    /// one before [default: 4K..4M; with --timeline or --fault 1M; with --latency 8; atomics always
-    /// 8].
+    /// Request sizes in bytes, at most 256M: a list, or a range such as 4K..1M, in which each size
+    /// is twice the one before [default: 4K..4M; with --timeline or --fault 1M; with --latency 8;
+    /// atomics always 8].
     #[arg(long, short, alias = "size", value_name = "SIZES", value_parser = sizes, help_heading = MEASURED)]
     sizes: Option<Sizes>,
     /// Measure all sizes from 2 bytes to 8 MiB, in powers of 2, as perftest does.
@@ -58,9 +59,9 @@ pub(in crate::cli) struct PerfArguments {
     /// Measure goodput over time: one operation, scheme and size, in one run, without memcpy.
     #[arg(long, help_heading = MEASURED)]
     pub(in crate::cli) timeline: bool,
-    /// Measure over time, as --timeline does, and print a line each TIME, such as 1s or 100ms, while
-    /// the measurement runs. With --csv or --json: the time between two samples [default: up to 300
-    /// samples].
+    /// Measure over time, as --timeline does, and print a line each TIME, such as 1s or 100ms,
+    /// while the measurement runs. With --csv or --json: the time between two samples
+    /// [default: up to 300 samples].
     #[arg(long, value_name = "TIME", value_parser = interval, help_heading = MEASURED)]
     pub(in crate::cli) interval: Option<Duration>,
     /// Seconds to measure for each line of the table, or a time such as 500ms [default: 0.2; with
@@ -84,7 +85,8 @@ pub(in crate::cli) struct PerfArguments {
     #[arg(long, short = 'I', value_name = "BYTES", value_parser = inline, help_heading = REQUESTS)]
     pub(in crate::cli) inline: Option<u32>,
     /// Path MTU, the payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. Refused if a port
-    /// of either host supports only smaller packets [default: the largest that both ports support].
+    /// of either host supports only smaller packets. Has no effect over TCP
+    /// [default: the largest that both ports support].
     #[arg(long, short, value_name = "BYTES", value_parser = mtu, help_heading = REQUESTS)]
     pub(in crate::cli) mtu: Option<Mtu>,
     /// Threads: 1 drives both ends, 2 is one for each end.
@@ -103,6 +105,10 @@ pub(in crate::cli) struct PerfArguments {
     /// Seconds to wait for a connection, and for each answer.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, help_heading = WAITING)]
     pub(in crate::cli) answer_timeout: Duration,
+    /// Serve metrics for Prometheus over HTTP at ADDRESS, such as 127.0.0.1:9470, or write them to
+    /// a file in FOLDER every 10 s. Anyone who reaches the address can read them.
+    #[arg(long, value_name = "ADDRESS|FOLDER", help_heading = OUTPUT)]
+    pub(in crate::cli) metrics: Option<Target>,
     /// Print JSON, including the machine and every option.
     #[arg(long, conflicts_with = "csv", help_heading = OUTPUT)]
     pub(in crate::cli) json: bool,
@@ -112,7 +118,7 @@ pub(in crate::cli) struct PerfArguments {
     /// Also draw the throughput into this file, as SVG; it is replaced at the end. With --timeline
     /// or --fault: goodput over time, of all rails and of each, with a mark where a fault began or
     /// ended, and where a rail failed or returned. With --latency: a histogram of each line.
-    #[arg(long, value_name = "FILE.svg", value_hint = clap::ValueHint::FilePath, help_heading = OUTPUT)]
+    #[arg(long, value_name = "FILE.svg", value_parser = picture(), value_hint = clap::ValueHint::FilePath, help_heading = OUTPUT)]
     pub(in crate::cli) plot: Option<PathBuf>,
 }
 

@@ -1,7 +1,9 @@
 //! Values on the command line, and their limits.
 
 use clap::ValueEnum;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use polyrail::backend::Mtu;
+use polyrail::endpoint::RailWeights;
 use polyrail::virtual_qp::{FRAGMENT_ALIGN, RailFailure, Scheme};
 use polyrail_program::devices::Backend;
 use polyrail_program::perf::{self, MAX_IN_FLIGHT, MAX_INLINE, Operation};
@@ -9,6 +11,7 @@ use polyrail_program::size::parse_size;
 use polyrail_program::time::parse_time;
 use polyrail_program::transfer::MAX_WINDOW;
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Shortest interval between two samples.
@@ -66,6 +69,31 @@ impl From<FailureName> for RailFailure {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum WeightsName {
+    /// By the rates of the ports, if these are known and differ; else equal.
+    Auto,
+    /// Rails take turns, so each carries the same.
+    Equal,
+    /// By the rates of the ports: the rail that would finish first comes next. If a rate is unknown,
+    /// all count as equal.
+    Rates,
+    /// By measured rates: the bytes that a rail completes in the time in which it has requests in
+    /// flight. Only if rails are rerouted.
+    Measured,
+}
+
+impl From<WeightsName> for RailWeights {
+    fn from(name: WeightsName) -> Self {
+        match name {
+            WeightsName::Auto => Self::Auto,
+            WeightsName::Equal => Self::Equal,
+            WeightsName::Rates => Self::Rates,
+            WeightsName::Measured => Self::Measured,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum OperationName {
     /// RDMA WRITE.
     Write,
@@ -106,7 +134,7 @@ pub(super) fn sizes(text: &str) -> Result<Sizes, String> {
     let size = |text: &str| match parse_size(text) {
         Ok(0) => Err("a request needs at least 1 byte".to_owned()),
         Ok(bytes) if bytes > perf::MAX_MESSAGE_SIZE.into() => {
-            Err(format!("{text:?} is more than 256M, the limit of a request"))
+            Err(format!("{text:?} is more than 256M, the limit of perf"))
         }
         Ok(bytes) => Ok(bytes as u32),
         Err(error) => Err(error.to_string()),
@@ -200,6 +228,16 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     in_range.ok_or_else(|| "must be more than 0 and at most 86400 seconds (a day)".into())
 }
 
+/// Returns a parser of the path of a picture. A path without a suffix, such as /dev/stdout, is one.
+pub(super) fn picture() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.extension() {
+        Some(suffix) if !suffix.eq_ignore_ascii_case("svg") => {
+            Err("the picture is SVG: choose a name that ends with .svg")
+        }
+        _ => Ok(path),
+    })
+}
+
 /// Parses the time between two samples.
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
@@ -211,6 +249,15 @@ pub(super) fn interval(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weights_have_the_librarys_names() {
+        for (name, weights) in RailWeights::NAMES {
+            let parsed = WeightsName::from_str(name, false).map(RailWeights::from);
+            assert_eq!(parsed, Ok(weights), "{name}");
+        }
+        assert_eq!(WeightsName::value_variants().len(), RailWeights::NAMES.len());
+    }
 
     #[test]
     fn ranges_double() {

@@ -7,7 +7,7 @@ use crate::perf::{Limit, Operation, PerfConfig, PerfProgress, measure_to};
 use crate::serve::Server;
 use crate::session::{PeerTimeouts, QualityOfService, RailRepair, ServerAddress};
 use crate::transfer::{CopyOptions, send_to};
-use polyrail::backend::Domain;
+use polyrail::endpoint::{Endpoint, EndpointBuilder};
 use polyrail::interfaces::AddressRank;
 use polyrail::virtual_qp::{RailEventKind, RailFailure, Scheme};
 use std::fs;
@@ -104,7 +104,7 @@ fn a_peer_of_another_backend_is_refused_with_words() {
     assert_eq!(chain(served), words);
     assert!(sent.unwrap_err().ends_with(words));
 
-    let none = Offered { verbs: None, tcp: None, why_no_verbs: None };
+    let none = Offered { verbs: None, tcp: None, why_no_verbs: None, not_used: unreported };
     let (sent, served) = serve(none, &options, |server| {
         let (options, progress) = (CopyOptions::default(), CopyProgress::default());
         send(&source, server, &reached(server, &tcp(&["tcp:lo"])), &options, &progress)
@@ -317,6 +317,37 @@ fn a_device_that_a_server_cannot_open_later_is_reported_once() {
     assert_eq!(unlisted.len(), 1, "{unlisted:?}");
     assert!(unlisted[0].starts_with("new network interfaces: cannot list"), "{unlisted:?}");
     assert_eq!((present(Ok(Vec::new())), lines().len()), (0, 0));
+}
+
+/// The reports of `devices_that_are_not_in_pairs_are_used_in_order_which_is_reported_once`.
+static UNPAIRED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn report_unpaired(pairs: &str, why: &dyn Error) {
+    UNPAIRED.lock().unwrap().push(format!("{pairs}: {}", Chain(why)));
+}
+
+/// RDMA devices are paired by the same function, which asks only for their addresses.
+#[test]
+fn devices_that_are_not_in_pairs_are_used_in_order_which_is_reported_once() {
+    let open = |names: &[&str]| open_devices(names, &DeviceOptions::default()).unwrap();
+    let own = open(&["::1", "127.0.0.1"]);
+    let order = |theirs: &[&str]| {
+        let builder = EndpointBuilder::new().rails(theirs.len());
+        let peer: Endpoint<_, _> = builder.build(&open(theirs)).unwrap();
+        let address = "192.0.2.1:5".parse().unwrap();
+        let paired = paired(&own, (address, &peer.address().into()), report_unpaired);
+        let names = paired.iter().map(|domain| domain.device().name().to_owned());
+        (names.collect::<Vec<_>>(), std::mem::take(&mut *UNPAIRED.lock().unwrap()))
+    };
+    let (v6, v4) = ("tcp:::1".to_owned(), "tcp:127.0.0.1".to_owned());
+    assert_eq!(order(&["127.0.0.2", "::1"]), (vec![v4.clone(), v6.clone()], vec![]));
+    // Rail 1 would use ::1.
+    let (names, reports) = order(&["127.0.0.2", "127.0.0.3", "::1"]);
+    assert_eq!((names, reports.len()), (vec![v6, v4], 1), "{reports:?}");
+    let words = "pairs with the devices of 192.0.2.1:5 (devices are used in their order): rails use \
+                 devices in turn, but the devices here that reach the peer's are, in this order: \
+                 tcp:127.0.0.1 at ::ffff:127.0.0.1, tcp:127.0.0.1";
+    assert!(reports[0].starts_with(words), "{reports:?}");
 }
 
 fn unreported(device: &str, why: &dyn Error) {

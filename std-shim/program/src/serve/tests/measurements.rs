@@ -181,7 +181,7 @@ fn memory_of_a_measurement_has_the_same_limit() {
         measure_here(&PerfConfig { window: 1, ..large }, address, host).unwrap();
         error
     });
-    let text = "the peer gave up: the peer requires 8388608 bytes of memory on this host";
+    let text = "the other side reports: the peer requires 8388608 bytes of memory on this host";
     assert!(error.starts_with(text), "{error}");
     assert!(matches!(
         served[0],
@@ -279,7 +279,7 @@ fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_work() {
     let error = far_end(&endless, |mut control, _| {
         control.send(&Message::Failed { reason: Reason::new("no time") }).unwrap();
     });
-    assert_eq!(Chain(&error).to_string(), "the peer gave up: no time");
+    assert_eq!(Chain(&error).to_string(), "the other side reports: no time");
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn an_interrupt_keeps_what_was_measured_before_a_rail_fell_silent() {
     });
     assert!(timeline.requests > 0, "{timeline:?}");
     let there = Chain(served[0].as_ref().unwrap_err()).to_string();
-    assert_eq!(there, "the peer gave up: interrupted by a signal");
+    assert_eq!(there, "the other side reports: interrupted by a signal");
 }
 
 /// All rails fall silent, so a round trip never ends. Those before it count.
@@ -432,7 +432,7 @@ fn an_interrupt_keeps_the_latencies_before_the_rails_fell_silent() {
             })
         });
         let there = Chain(served[0].as_ref().err()?).to_string();
-        assert_eq!(there, "the peer gave up: interrupted by a signal");
+        assert_eq!(there, "the other side reports: interrupted by a signal");
         Some(measured)
     };
     // A machine that is busy with something else may have measured nothing by then.

@@ -273,7 +273,8 @@ fn a_peer_is_told_that_the_server_is_busy() {
         send().unwrap();
         error
     });
-    let text = "sender: the peer gave up: the server is busy with 1 other peer: try again later";
+    let text =
+        "sender: the other side reports: the server is busy with 1 other peer: try again later";
     assert_eq!(Chain(&error).to_string(), text);
     assert!(served[0].is_err() && served[1].is_ok());
     assert!(matches!(strays[..], [SessionError::Busy { peers: 1 }]));
@@ -452,6 +453,9 @@ fn an_interrupted_server_stops_waiting_and_tells_waiting_peers() {
         server.run(&options, &interrupted, attend, |_, error| strays.push(error)).unwrap();
         visit.join().unwrap()
     });
-    assert_eq!(Chain(&error).to_string(), "sender: the peer gave up: interrupted by a signal");
+    assert_eq!(
+        Chain(&error).to_string(),
+        "sender: the other side reports: interrupted by a signal"
+    );
     assert!(matches!(strays[..], [SessionError::Interrupted]), "{strays:?}");
 }

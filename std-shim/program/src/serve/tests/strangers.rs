@@ -69,7 +69,7 @@ fn a_peer_for_which_no_thread_starts_is_refused_with_the_reason_and_the_next_is_
             let options = CopyOptions::default();
             let error = send(&source, None, &address, &here, &options).unwrap_err();
             let words = Chain(&error).to_string();
-            assert!(words.contains("the peer gave up: starting a thread"), "{words}");
+            assert!(words.contains("the other side reports: starting a thread"), "{words}");
             send(&source, None, &address, &here, &options).unwrap();
         });
         let attend = |visitor: Visitor| {

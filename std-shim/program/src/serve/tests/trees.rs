@@ -90,10 +90,12 @@ fn a_peer_reads_only_what_is_readable_and_in_the_directory() {
     symlink("../source", tree.join("out")).unwrap();
     symlink("..", tree.join("up")).unwrap();
     fs::write(tree.join(".hidden"), "hidden").unwrap();
+    let none = ServeOptions::default();
     let may_not = ServeOptions::new(&tree);
     let may = ServeOptions { readable: true, ..may_not.clone() };
     let to = copies.join("to");
     for (options, path, words) in [
+        (&none, "a", "this server does not let peers read files: start it with --readable"),
         (&may_not, "a", "this server does not let peers read files"),
         (&may, "out", "it is a symbolic link, not a regular file"),
         (&may, "up/source", "it is a symbolic link, not a regular file"),
@@ -120,6 +122,27 @@ fn a_peer_reads_only_what_is_readable_and_in_the_directory() {
     let mut copied = names(&to.join("tree"));
     copied.sort();
     assert_eq!(copied, [".hidden", "a", "inner"]);
+}
+
+#[test]
+fn a_file_that_is_pulled_replaces_the_file_that_a_symbolic_link_points_to() {
+    let (place, tree, copies) = place_with_tree();
+    let options = ServeOptions { readable: true, ..ServeOptions::new(&tree) };
+    fs::write(place.path().join("target"), "older").unwrap();
+    let (link, dangling) = (copies.join("link"), copies.join("dangling"));
+    symlink("../target", &link).unwrap();
+    symlink("../missing", &dangling).unwrap();
+    let ([first, second], _) = served(&options, 2, |address, host| {
+        [(); 2].map(|()| pull("a", &link, address, host).unwrap())
+    });
+    assert_eq!([first.unchanged, second.unchanged], [0, 1]);
+    assert!(link.is_symlink());
+    assert_eq!(fs::read(place.path().join("target")).unwrap(), b"aaa");
+    let (error, _) = served(&options, 1, |address, host| {
+        pull("a", &dangling, address, host).unwrap_err().to_string()
+    });
+    assert!(error.ends_with("dangling: it is a symbolic link"), "{error}");
+    assert!(!place.path().join("missing").exists());
 }
 
 #[test]

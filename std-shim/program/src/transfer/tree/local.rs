@@ -67,8 +67,8 @@ impl TreeReport {
 /// software NIC. Each source gets its own name there. Calls `watch` ten times a second, on this
 /// thread, while two other threads copy.
 ///
-/// The directory is made if it is missing. Files and directories keep their times and permissions, and
-/// files their holes. Files whose size and time are those of the source are not copied again.
+/// The directory is made if it is missing. Files and directories keep their times and permissions,
+/// and files their holes. Files whose size and time are those of the source are not copied again.
 /// Symbolic links to files are followed; what else is neither a file nor a directory is skipped.
 ///
 /// # Errors
@@ -85,13 +85,7 @@ pub fn copy_tree(
     let plan = tree_plan(options)?;
     let roots = roots(sources)?;
     refuse_itself(&roots, destination)?;
-    let rules = Rules {
-        overwrite: options.overwrite,
-        exact: true,
-        max_file_size: None,
-        sync: options.sync,
-    };
-    let target = Target::made(destination, Roots::Any, rules)?;
+    let target = Target::made(destination, Roots::Any, Rules::of(options))?;
     let mut walk = Walk::new(roots, true);
     let job = TreeJob { plan, overwrite: options.overwrite };
     let walked = &mut walk;

@@ -15,10 +15,10 @@
 //!    the checksum is correct. Complete files stay, even if the copy fails afterwards.
 //! 5. At the end both compare counts of files and bytes over the control channel.
 //!
-//! Either side may ask for the copy: a sender that copies to a server, or a receiver that pulls from
-//! it. The receiver keeps nothing of an offer, and each side has one file open at a time, so
-//! memory and descriptors do not grow with the number of files. The sender lists one directory at each
-//! level at a time, and at most 4096 files ahead.
+//! Either side may ask for the copy: a sender that copies to a server, or a receiver that pulls
+//! from it. The receiver keeps nothing of an offer, and each side has one file open at a time, so
+//! memory and descriptors do not grow with the number of files. The sender lists one directory at
+//! each level at a time, and at most 4096 files ahead.
 //!
 //! # Files
 //!
@@ -40,6 +40,7 @@ mod walk;
 
 pub use local::{TreeReport, copy_tree};
 pub use remote::{pull_tree, send_tree_to};
+pub use target::provide_destination;
 pub use visit::{GivenTree, ReceivedTree};
 
 pub(crate) use visit::{give_tree, receive_tree};

@@ -11,7 +11,7 @@ use crate::job::{Job, PullJob, TreeJob};
 use crate::session::ServerAddress;
 use crate::threads::watched;
 use crate::transfer::copy::{CopyOptions, CopyProgress, SideReport};
-use crate::transfer::error::{CopyError, CopyRole, TransferError};
+use crate::transfer::error::{CopyError, CopyRole};
 use crate::transfer::send_to::environment;
 use polyrail::backend::Domain;
 use std::path::{Path, PathBuf};
@@ -45,28 +45,28 @@ pub fn send_tree_to<D: Domain + Sync>(
         }
     }
     let mut walk = Walk::new(roots, true);
-    let control = server.into().connect(&options.timeouts).map_err(|error| sender(error.into()))?;
+    let control = server
+        .into()
+        .connect(&options.timeouts)
+        .map_err(|error| CopyError::transfer(CopyRole::Sender, error))?;
     let builder = options.builder();
     let environment = environment(domains, &builder, options, progress);
     let job = Job::Tree(TreeJob { plan, overwrite: options.overwrite });
     let meter = Meter { total: Some(&progress.total), done: Some(&progress.written) };
     let walked = &mut walk;
     let work = || send_tree(environment, control, Opening::Ask(job), plan, walked, meter);
-    let sent = watched("sends", work, watch).map_err(|error| sender(error.into()))?;
+    let sent = watched("sends", work, watch)
+        .map_err(|error| CopyError::transfer(CopyRole::Sender, error))?;
     let sent = sent.map_err(|error| error.of(CopyRole::Sender))?;
     let report = TreeReport::new(&sent, begin.elapsed());
     let rails = Some(SideReport { rails: sent.rails });
     Ok(TreeReport { sender: rails, skipped_files: walk.named, ..report })
 }
 
-fn sender(error: TransferError) -> CopyError {
-    CopyError::Transfer { role: CopyRole::Sender, source: Box::new(error) }
-}
-
 /// Copies the file or directory at `path`, in the directory that a [`Server`](crate::serve::Server)
-/// serves, over these devices. If `destination` is a directory or ends with `/`, the copy gets its own
-/// name in it; otherwise a file is written to `destination` itself, and a directory into a new directory
-/// `destination`. Files that exist with the same size and time are not sent.
+/// serves, over these devices. If `destination` is a directory or ends with `/`, the copy gets its
+/// own name in it; otherwise a file is written to `destination` itself, and a directory into a new
+/// directory `destination`. Files that exist with the same size and time are not sent.
 ///
 /// Times, permissions and holes are kept. Symbolic links are skipped. The options `devices` and
 /// `faults` apply to copies within one process, and have no effect here.
@@ -86,32 +86,26 @@ pub fn pull_tree<D: Domain + Sync>(
     let begin = Instant::now();
     let plan = tree_plan(options)?;
     let wanted = pulled(path)?;
-    let rules = Rules {
-        overwrite: options.overwrite,
-        exact: true,
-        max_file_size: None,
-        sync: options.sync,
-    };
-    let target = Target::file_or_directory(destination, last_name(&wanted).to_owned(), rules);
-    let control =
-        server.into().connect(&options.timeouts).map_err(|error| receiver(error.into()))?;
+    let target =
+        Target::file_or_directory(destination, last_name(&wanted).to_owned(), Rules::of(options));
+    let control = server
+        .into()
+        .connect(&options.timeouts)
+        .map_err(|error| CopyError::transfer(CopyRole::Receiver, error))?;
     let builder = options.builder();
     let environment = environment(domains, &builder, options, progress);
     let job = Job::Pull(PullJob { plan, path: path.to_owned() });
     let meter = Meter { total: Some(&progress.total), done: Some(&progress.written) };
     let work = || receive_tree(environment, control, Opening::Ask(job), plan, target, meter);
-    let received = watched("receives", work, watch).map_err(|error| receiver(error.into()))?;
+    let received = watched("receives", work, watch)
+        .map_err(|error| CopyError::transfer(CopyRole::Receiver, error))?;
     let received = received.map_err(|error| error.of(CopyRole::Receiver))?;
     let report = TreeReport::new(&received, begin.elapsed());
     Ok(TreeReport { receiver: Some(SideReport { rails: received.rails }), ..report })
 }
 
-fn receiver(error: TransferError) -> CopyError {
-    CopyError::Transfer { role: CopyRole::Receiver, source: Box::new(error) }
-}
-
-/// Returns the path of a file or directory that a server may send, if it is valid: below the directory
-/// that is served, and not hidden in it.
+/// Returns the path of a file or directory that a server may send, if it is valid: below the
+/// directory that is served, and not hidden in it.
 pub(super) fn pulled(path: &str) -> Result<RelativePath, CopyError> {
     let refused = || CopyError::PulledPath { path: path.into() };
     // As with a path of this host, slashes at the end make no difference.

@@ -1,4 +1,5 @@
-//! The sender of directories: offers files, and fills chunks with those that the other side requires.
+//! The sender of directories: offers files, and fills chunks with those that the other side
+//! requires.
 
 use super::record::{CHUNK_HEADER, DATA_HEADER, END_BYTES, Entry, MAX_RECORD_BYTES, Record};
 use super::stream::{
@@ -231,7 +232,7 @@ impl<R> TreeSender<'_, R> {
             && chunk.load.offers < MAX_OFFERS
             && chunk.room() >= MAX_RECORD_BYTES
         {
-            match self.walk.next()? {
+            match self.walk.next(|| side.keep_company().map_err(TreeError::from))? {
                 None => self.is_walked = true,
                 Some(Step::Enter(entry)) => chunk.push(self.ring, &Record::Enter(entry))?,
                 Some(Step::Leave(entry)) => self.ahead.push_back(Ahead::Leave(entry)),
@@ -242,7 +243,6 @@ impl<R> TreeSender<'_, R> {
                     self.ahead.push_back(Ahead::File(entry, from));
                 }
             }
-            side.keep_company()?;
         }
         Ok(())
     }

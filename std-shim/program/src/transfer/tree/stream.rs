@@ -146,7 +146,7 @@ impl TreeError {
     pub(super) fn of(self, role: CopyRole) -> CopyError {
         match self {
             Self::Copy(error) => error,
-            Self::Transfer(error) => CopyError::Transfer { role, source: Box::new(error) },
+            Self::Transfer(error) => CopyError::transfer(role, error),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! The directory to write into. Nothing is written outside it: paths have no `..`, and a symbolic link
-//! in it is neither followed nor replaced.
+//! The directory to write into. Nothing is written outside it: paths have no `..`, and a symbolic
+//! link in it is neither followed nor replaced.
 
 use super::record::{Entry, RelativePath, Time};
+use crate::transfer::copy::CopyOptions;
 use crate::transfer::destination::{self, Destination, Making};
 use crate::transfer::error::CopyError;
 use crate::transfer::part;
@@ -50,6 +51,14 @@ pub(super) struct Rules {
     pub(super) sync: bool,
 }
 
+impl Rules {
+    /// Returns the rules of a copy that this host asks for.
+    pub(super) const fn of(options: &CopyOptions) -> Self {
+        let CopyOptions { overwrite, sync, .. } = *options;
+        Self { overwrite, exact: true, max_file_size: None, sync }
+    }
+}
+
 impl Target {
     /// Writes into an existing directory.
     pub(super) fn existing(directory: &Path, roots: Roots, rules: Rules) -> Self {
@@ -59,25 +68,23 @@ impl Target {
 
     /// Writes into a directory, which is made if it is missing.
     pub(super) fn made(directory: &Path, roots: Roots, rules: Rules) -> Result<Self, CopyError> {
-        match fs::metadata(directory) {
-            Ok(found) if !found.is_dir() => {
-                let what = destination::kind(&found);
-                return Err(CopyError::NotADirectory { path: directory.to_owned(), what });
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                make_directory(directory, 0o777, rules.sync)?;
-            }
-            Err(error) => return Err(unwritten(directory, error)),
-        }
+        provide_directory(directory, rules.sync)?;
         Ok(Self::existing(directory, roots, rules))
     }
 
-    /// Writes a single file to `path`, unless a directory is there or `path` ends with `/`; writes
-    /// anything else into a directory there, which is made if it is missing.
+    /// Writes a single file to `path`, or to the file that a symbolic link there points to, unless
+    /// a directory is there or `path` ends with `/`; writes anything else into a directory there,
+    /// which is made if it is missing.
     pub(super) fn file_or_directory(path: &Path, name: OsString, rules: Rules) -> Self {
         let is_missing = !path.is_dir();
-        let is_file = is_missing && !path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let is_file = is_missing && !destination::is_of_directory(path);
+        // The user named the link, as for a copy of a file to a file.
+        let target = if is_file && path.is_symlink() && path.is_file() {
+            fs::canonicalize(path).ok()
+        } else {
+            None
+        };
+        let path = target.as_deref().unwrap_or(path);
         Self { is_file, is_missing, ..Self::existing(path, Roots::Only(name), rules) }
     }
 
@@ -104,8 +111,8 @@ impl Target {
         Ok(())
     }
 
-    /// Checks that the directory of `path` exists, and is reached without symbolic links; makes what
-    /// is missing if `make` is set. Returns whether it exists.
+    /// Checks that the directory of `path` exists, and is reached without symbolic links; makes
+    /// what is missing if `make` is set. Returns whether it exists.
     fn check_parents(&mut self, path: &RelativePath, make: bool) -> Result<bool, CopyError> {
         let parent = path.as_path().parent().unwrap_or_else(|| Path::new(""));
         if self.checked.as_deref() == Some(parent) {
@@ -136,7 +143,7 @@ impl Target {
             None => return make_directory(&path, mode, self.rules.sync),
             Some(found) if !found.is_dir() => return Err(wrong_kind(path, &found)),
             Some(found) if self.rules.exact && found.mode() & 0o700 != 0o700 => {
-                set_mode(&path, found.mode() & 0o777 | 0o700)?;
+                set_mode(&path, found.mode() & 0o7777 | 0o700)?;
             }
             Some(_) => {}
         }
@@ -171,7 +178,10 @@ impl Target {
             let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
             let Ok(file) = opened else { return Ok(true) };
             file.sync_all().map_err(|error| unwritten(&path, error))?;
-            flush_name(&path)?;
+            // A directory that was sent is flushed once, when it is complete.
+            if entry.path.names().count() == 1 {
+                flush_name(&path)?;
+            }
         }
         Ok(false)
     }
@@ -204,8 +214,8 @@ impl Target {
         set_time(file, entry.modified)
     }
 
-    /// Gives a directory that is complete its permissions and time, where the system permits it: the
-    /// directory may be another user's.
+    /// Gives a directory that is complete its permissions and time, where the system permits it:
+    /// the directory may be another user's.
     pub(super) fn leave(&mut self, entry: &Entry) -> Result<(), CopyError> {
         let path = self.place(&entry.path, false)?;
         self.check_parents(&entry.path, false)?;
@@ -217,7 +227,10 @@ impl Target {
                 opened => opened?,
             };
             if exact {
-                permitted(directory.set_permissions(Permissions::from_mode(entry.mode.into())))?;
+                // The sticky and set-group-ID bits are about the place of the directory, not about
+                // its source.
+                let mode = u32::from(entry.mode) | directory.metadata()?.mode() & 0o7000;
+                permitted(directory.set_permissions(Permissions::from_mode(mode)))?;
             }
             permitted(set_time(&directory, entry.modified))?;
             if sync { directory.sync_all() } else { Ok(()) }
@@ -234,6 +247,33 @@ impl Target {
             }
             None => Ok(()),
         }
+    }
+}
+
+/// Returns whether the destination of a server is a directory: one exists there, or the path ends
+/// with `/`. In the latter case the directory is made if it is missing, as by a copy; with `sync`,
+/// its name is flushed to disk.
+///
+/// # Errors
+///
+/// The path ends with `/`, but there is something else, or the directory cannot be made.
+pub fn provide_destination(path: &Path, sync: bool) -> Result<bool, CopyError> {
+    if destination::is_of_directory(path) {
+        provide_directory(path, sync)?;
+    }
+    Ok(path.is_dir())
+}
+
+/// Makes a directory if it is missing.
+fn provide_directory(directory: &Path, sync: bool) -> Result<(), CopyError> {
+    match fs::metadata(directory) {
+        Ok(found) if !found.is_dir() => {
+            let what = destination::kind(&found);
+            Err(CopyError::NotADirectory { path: directory.to_owned(), what })
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => make_directory(directory, 0o777, sync),
+        Err(error) => Err(unwritten(directory, error)),
     }
 }
 

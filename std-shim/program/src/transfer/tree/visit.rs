@@ -42,8 +42,8 @@ pub struct GivenTree {
     pub report: TreeReport,
 }
 
-/// Receives the directories of a peer. Calls `watch` ten times a second, on this thread, while another
-/// thread receives.
+/// Receives the directories of a peer. Calls `watch` ten times a second, on this thread, while
+/// another thread receives.
 ///
 /// # Errors
 ///
@@ -76,7 +76,8 @@ pub(crate) fn receive_tree<D: Domain + Sync>(
     let meter = Meter { total: Some(&progress.total), done: Some(&progress.written) };
     let control = visit.control;
     let work = || receive::receive_tree(environment, control, opening, plan, target, meter);
-    let end = watched("receives", work, watch).map_err(|error| of(CopyRole::Receiver, error))?;
+    let end = watched("receives", work, watch)
+        .map_err(|error| CopyError::transfer(CopyRole::Receiver, error))?;
     let end = end.map_err(|error| error.of(CopyRole::Receiver))?;
     let report = TreeReport::new(&end, begin.elapsed());
     let receiver = Some(SideReport { rails: end.rails });
@@ -98,12 +99,11 @@ pub(crate) fn give_tree<D: Domain + Sync>(
 ) -> Result<GivenTree, CopyError> {
     let begin = Instant::now();
     let plan = job.plan;
-    let prepared = prepare(&visit, plan, CopyRole::Sender).and_then(|(endpoint, directory)| {
-        if !visit.options.readable {
-            return Err(CopyError::NotReadable);
-        }
-        Ok((endpoint, asked(directory, &job.path)?))
-    });
+    // First, so that the peer of a server without a directory is not asked to make one writable.
+    let readable = visit.options.readable.then_some(()).ok_or(CopyError::NotReadable);
+    let prepared = readable
+        .and_then(|()| prepare(&visit, plan, CopyRole::Sender))
+        .and_then(|(endpoint, directory)| Ok((endpoint, asked(directory, &job.path)?)));
     let (endpoint, root) = prepared.inspect_err(|error| tell_failure(&mut visit.control, error))?;
     let builder = visit.builder(endpoint);
     let environment = visit.environment(&builder, &progress.rails, &progress.interrupted);
@@ -115,7 +115,8 @@ pub(crate) fn give_tree<D: Domain + Sync>(
     let control = visit.control;
     let walked = &mut walk;
     let work = || send_tree(environment, control, opening, plan, walked, meter);
-    let end = watched("sends", work, watch).map_err(|error| of(CopyRole::Sender, error))?;
+    let end = watched("sends", work, watch)
+        .map_err(|error| CopyError::transfer(CopyRole::Sender, error))?;
     let end: SideEnd = end.map_err(|error| error.of(CopyRole::Sender))?;
     let report = TreeReport::new(&end, begin.elapsed());
     let sender = Some(SideReport { rails: end.rails });
@@ -130,8 +131,9 @@ fn prepare<'a, D: Domain>(
     plan: TreePlan,
     role: CopyRole,
 ) -> Result<(&'a Address, &'a Path), CopyError> {
-    let endpoint = visit.requests().map_err(|error| of(role, error))?;
-    visit.allow(plan.ring_bytes()).map_err(|error| of(role, error))?;
+    let refused = |error: SessionError| CopyError::transfer(role, error);
+    let endpoint = visit.requests().map_err(refused)?;
+    visit.allow(plan.ring_bytes()).map_err(refused)?;
     let directory = visit.options.destination.as_deref().ok_or(CopyError::NoDestination)?;
     let failed = |source| CopyError::Destination { path: directory.to_owned(), source };
     match fs::metadata(directory) {
@@ -142,10 +144,6 @@ fn prepare<'a, D: Domain>(
         }
         Err(error) => Err(failed(error)),
     }
-}
-
-fn of(role: CopyRole, error: SessionError) -> CopyError {
-    CopyError::Transfer { role, source: Box::new(error.into()) }
 }
 
 /// Returns the file or directory that a peer asked for, if it is reached without symbolic links,

@@ -26,8 +26,7 @@ impl Root {
         let name = match source.file_name() {
             Some(name) => name.to_owned(),
             None => {
-                let failed = |error| CopyError::Source { path: source.to_owned(), source: error };
-                let whole = fs::canonicalize(source).map_err(failed)?;
+                let whole = fs::canonicalize(source).map_err(|error| unreadable(source, error))?;
                 whole.file_name().unwrap_or_default().to_owned()
             }
         };
@@ -56,8 +55,8 @@ pub(super) type Skipped = (PathBuf, &'static str);
 pub(super) struct Walk {
     roots: IntoIter<Root>,
     directories: Vec<Directory>,
-    /// Whether symbolic links to files are followed. Links to directories never are: they may form a
-    /// loop.
+    /// Whether symbolic links to files are followed. Links to directories never are: they may form
+    /// a loop.
     follow: bool,
     /// Files that are not sent, and the first of them.
     pub(super) skipped: u64,
@@ -83,9 +82,15 @@ impl Walk {
         self.follow
     }
 
-    /// Returns the next step; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<Step>, CopyError> {
+    /// Returns the next step; `None` at the end. Calls `keep_company` for each name that is read,
+    /// sent or skipped: a directory may have more of them than can be read in the time that the
+    /// other side waits.
+    pub(super) fn next<E: From<CopyError>>(
+        &mut self,
+        mut keep_company: impl FnMut() -> Result<(), E>,
+    ) -> Result<Option<Step>, E> {
         loop {
+            keep_company()?;
             let Some(directory) = self.directories.last_mut() else {
                 let Some(Root { from, path }) = self.roots.next() else { return Ok(None) };
                 // A link that the user named stands for its target.
@@ -94,9 +99,9 @@ impl Walk {
                 let metadata = metadata.map_err(|error| unreadable(&from, error))?;
                 if !metadata.is_dir() && !metadata.is_file() {
                     let what = destination::kind(&metadata);
-                    return Err(CopyError::SourceKind { path: from, what });
+                    return Err(CopyError::SourceKind { path: from, what }.into());
                 }
-                return self.step(from, path, &metadata).map(Some);
+                return self.step(from, path, &metadata, keep_company).map(Some);
             };
             let Some(name) = directory.names.next() else {
                 let entry = directory.entry.clone();
@@ -114,10 +119,10 @@ impl Walk {
                 Ok(metadata) => metadata,
                 // The file was removed after its directory was read.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(unreadable(&from, error)),
+                Err(error) => return Err(unreadable(&from, error).into()),
             };
             if metadata.is_dir() || metadata.is_file() {
-                return self.step(from, path, &metadata).map(Some);
+                return self.step(from, path, &metadata, keep_company).map(Some);
             }
             self.skipped += 1;
             if self.named.len() < NAMED {
@@ -126,19 +131,23 @@ impl Walk {
         }
     }
 
-    fn step(
+    fn step<E: From<CopyError>>(
         &mut self,
         from: PathBuf,
         path: RelativePath,
         metadata: &Metadata,
-    ) -> Result<Step, CopyError> {
+        mut keep_company: impl FnMut() -> Result<(), E>,
+    ) -> Result<Step, E> {
         let entry = Entry::new(path, metadata);
         if !metadata.is_dir() {
             return Ok(Step::File(entry, from));
         }
         let failed = |error| unreadable(&from, error);
-        let names = fs::read_dir(&from).map_err(failed)?.map(|entry| Ok(entry?.file_name()));
-        let mut names = names.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let mut names = Vec::new();
+        for found in fs::read_dir(&from).map_err(failed)? {
+            keep_company()?;
+            names.push(found.map_err(failed)?.file_name());
+        }
         names.sort();
         self.directories.push(Directory { from, entry: entry.clone(), names: names.into_iter() });
         Ok(Step::Enter(entry))
@@ -157,7 +166,7 @@ mod tests {
 
     fn steps(walk: &mut Walk) -> Vec<String> {
         let mut steps = Vec::new();
-        while let Some(step) = walk.next().unwrap() {
+        while let Some(step) = walk.next(|| Ok::<_, CopyError>(())).unwrap() {
             let (sign, entry) = match &step {
                 Step::Enter(entry) => ('+', entry),
                 Step::File(entry, _) => ('=', entry),
@@ -203,6 +212,44 @@ mod tests {
         let mut strict = walk(false);
         assert!(!steps(&mut strict).contains(&"=tree/a".to_owned()));
         assert_eq!(strict.skipped, 4);
+    }
+
+    #[test]
+    fn company_is_kept_for_each_name_that_is_read_and_for_each_that_is_skipped() {
+        const LINKS: usize = 100;
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("tree");
+        fs::create_dir(&root).unwrap();
+        for link in 0..LINKS {
+            symlink("missing", root.join(link.to_string())).unwrap();
+        }
+        let walk = || Walk::new(vec![Root::new(&root).unwrap()], true);
+        let mut calls = 0;
+        let mut walked = walk();
+        for enters in [true, false] {
+            let step = walked.next(|| {
+                calls += 1;
+                Ok::<_, CopyError>(())
+            });
+            assert_eq!(matches!(step.unwrap(), Some(Step::Enter(_))), enters);
+            assert!(calls > LINKS, "{calls}");
+            calls = 0;
+        }
+        assert_eq!(walked.skipped, LINKS as u64);
+        // An error ends the walk: while names are read, and while they are skipped.
+        for steps_before in [0, 1] {
+            let mut walk = walk();
+            for _ in 0..steps_before {
+                walk.next(|| Ok::<_, CopyError>(())).unwrap();
+            }
+            let mut calls = 0;
+            let step = walk.next(|| {
+                calls += 1;
+                if calls == LINKS / 2 { Err(CopyError::NotReadable) } else { Ok(()) }
+            });
+            assert!(matches!(step, Err(CopyError::NotReadable)), "{step:?}");
+            assert_eq!(calls, LINKS / 2);
+        }
     }
 
     #[test]

@@ -32,7 +32,8 @@ struct Side {
 
 impl Side {
     fn new(end: P2pEndpoint, domain: &ProtectionDomain) -> Self {
-        let shared = Arc::new(Shared::new(P2pMailbox::new([true]), Some(Alarm::new().unwrap())));
+        let shared =
+            Arc::new(Shared::new(P2pMailbox::new([true], false), Some(Alarm::new().unwrap())));
         let messages =
             ProgressLoop::new(Members::new(end.into()), Arc::clone(&shared), Duration::ZERO);
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
