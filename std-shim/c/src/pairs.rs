@@ -63,7 +63,7 @@ impl Pairs {
 }
 
 #[cfg(all(test, feature = "tcp"))]
-mod tests {
+mod rt_tests {
     use super::*;
     use polyrail::p2p::{P2pBuilder, P2pEndpoint};
     use polyrail::tcp::{DeviceOptions, ProtectionDomain, open_devices};

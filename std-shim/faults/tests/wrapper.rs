@@ -19,7 +19,7 @@ use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 const EIO: Refusal = Refusal::Driver(5);
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// Names and statuses of completions.
 type Ends = Vec<(u64, WcStatus)>;

@@ -354,7 +354,7 @@ fn leads_to_nic(interface: &Path) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
 
     /// An address of an interface that is up and has carrier.

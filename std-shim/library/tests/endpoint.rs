@@ -2,8 +2,8 @@
 
 mod fixture;
 
-use fixture::impatient;
 use fixture::pair::{BYTES, Host, pair, poll_both};
+use fixture::{LONG, impatient};
 use polyrail::card::ConnectionCard;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{
@@ -17,7 +17,7 @@ use polyrail::virtual_qp::{
     FragmentSizeError, PairDevicesError, PeerWindow, PeerWindowError, RailFailure, RailId,
     RailState, Scheme,
 };
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 fn pattern() -> Vec<u8> {
     (0..BYTES).map(|i| (i * 31 + i / 251) as u8).collect()
@@ -128,7 +128,7 @@ fn rails_between_different_numbers_of_devices_come_back() {
                 host.endpoint.virtual_qp().rail_state(failed) == Some(RailState::InService)
             };
             while !(is_back(&a) && is_back(&b)) {
-                assert!(begin.elapsed() < Duration::from_secs(20), "{shape}");
+                assert!(begin.elapsed() < LONG, "{shape}");
                 let polled = [a.endpoint.poll(16), b.endpoint.poll(16)];
                 assert!(polled.iter().all(|polled| polled.completions.is_empty()), "{shape}");
             }
@@ -477,8 +477,7 @@ fn requests_wait_for_a_rail_whose_send_queue_is_drained() {
     };
     moved(&a, nic::QpState::Sqd);
     a.write_to(&b, 1, BYTES as u32);
-    let others = Instant::now() + Duration::from_millis(50);
-    while Instant::now() < others {
+    for _ in 0..10_000 {
         assert!(a.endpoint.poll(8).completions.is_empty());
     }
     assert_eq!(a.endpoint.unreported(), 1);

@@ -7,7 +7,7 @@ use polyrail::virtual_qp::{QpState, RailEventKind, RailFailure};
 use polyrail::{endpoint, p2p};
 use std::time::{Duration, Instant};
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(600);
 
 macro_rules! life {
     ($name:ident, $apart:ident, $kind:ident, $builder:ident, $rail:literal, $event:pat => $is:expr) => {

@@ -9,10 +9,10 @@
 //! - `sent`: the `test` of a send that the poll of an earlier call has completed;
 //! - `isend` and `irecv`: 8 bytes in host memory.
 
-#[path = "../tests/plugin/ranks.rs"]
+#[path = "../tests/rt_plugin/ranks.rs"]
 #[allow(dead_code, reason = "tests call what is not needed here")]
 mod ranks;
-#[path = "../tests/plugin/table/mod.rs"]
+#[path = "../tests/rt_plugin/table/mod.rs"]
 #[allow(dead_code, reason = "tests call what is not needed here")]
 mod table;
 

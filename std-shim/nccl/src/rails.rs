@@ -330,7 +330,7 @@ fn with_rates<D: Domain>(
 }
 
 #[cfg(all(test, feature = "tcp"))]
-mod tests {
+mod rt_tests {
     use super::*;
     use crate::abi::Logger;
     use polyrail::p2p::SplitPolicy;

@@ -214,7 +214,7 @@ fn ip_of(storage: &SockaddrStorage) -> Option<(IpAddr, u32)> {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
 
     fn address(interface: &str, ip: &str) -> InterfaceAddress {

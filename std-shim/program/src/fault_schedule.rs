@@ -307,7 +307,7 @@ fn sleep(time: Duration, stopped: &Receiver<Infallible>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use crate::fault::SLOW;
     use crate::hosts::software_hosts;

@@ -196,11 +196,12 @@ fn delayed_completions_come_later_and_in_order() {
         pair.a.device.inject(When::Now, Fault::DelayCompletions(delay));
         let start = pair.fabric.now();
         pair.a.post_all(&[pair.write(1, 0, 8), pair.write(2, 0, 8)]).unwrap();
-        assert_eq!(pair.a.poll(), []);
+        let soon = pair.a.poll();
+        assert!(pair.fabric.is_threaded() || soon.is_empty(), "{soon:?}");
         pair.fabric.step();
         pair.a.device.inject(When::Now, Fault::DelayCompletions(Duration::ZERO));
         pair.a.post(pair.write(3, 0, 8)).unwrap();
-        let mut completions = Vec::new();
+        let mut completions = soon;
         while completions.len() < 3 {
             completions.extend(pair.settle().0);
         }

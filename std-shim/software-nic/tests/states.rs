@@ -7,7 +7,6 @@ use polyrail_core::verbs::{AccessFlags, WcStatus};
 use polyrail_software_nic::{
     Attribute, ConnectOptions, Fabric, Fault, ModifyError, Mtu, QpAttributes, QpCap, QpState, When,
 };
-use std::time::{Duration, Instant};
 use support::*;
 
 use QpState::{Err, Init, Reset, Rtr, Rts, Sqd};
@@ -254,32 +253,4 @@ fn a_transition_to_rtr_is_refused_as_often_as_planned() {
         assert_eq!(pair.a.qp.state(), Init);
     }
     pair.a.qp.modify(Rtr, &attributes).unwrap();
-}
-
-#[test]
-fn a_queue_pair_is_connected_on_another_thread_while_it_searches_for_a_path() {
-    const SEARCH: Duration = Duration::from_millis(300);
-    let to_rts = options().to_rts(1);
-    let connected = |pair: &Pair| {
-        let to_rtr = required(pair, Init, Rtr);
-        pair.a.device.inject(When::Now, Fault::SearchPaths(SEARCH));
-        assert!(pair.a.qp.searches_paths());
-        let connector = pair.a.qp.connector();
-        (Instant::now(), std::thread::spawn(move || connector.connect(&to_rtr, &to_rts)))
-    };
-    let pair = pair_in(Init);
-    let (begun, connecting) = connected(&pair);
-    assert_eq!(connecting.join().unwrap(), Ok(()));
-    assert!(begun.elapsed() >= SEARCH);
-    assert_eq!(pair.a.qp.state(), Rts);
-    // One that is moved to ERR or destroyed meanwhile is not connected.
-    let pair = pair_in(Init);
-    let (_, connecting) = connected(&pair);
-    pair.a.qp.to_error().unwrap();
-    assert!(connecting.join().unwrap().is_err());
-    assert_eq!(pair.a.qp.state(), Err);
-    let pair = pair_in(Init);
-    let (_, connecting) = connected(&pair);
-    drop(pair);
-    assert!(connecting.join().unwrap().is_err());
 }

@@ -442,7 +442,7 @@ unsafe impl hardware::CompletionQueue for CompletionQueue {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use crate::ends::{End, ends, wait};
     use crate::modify::connect_pair;

@@ -156,7 +156,7 @@ pub(crate) fn destroy(qp: &QpShared) {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use crate::device::{Device, DeviceOptions};
     use crate::ends::ends_with_held_acknowledgement;

@@ -48,7 +48,7 @@ impl QpShared {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use crate::ends::{ends, wait};
     use polyrail_core::verbs::{AccessFlags, Sge};

@@ -418,4 +418,4 @@ pub(crate) fn is_lack(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+mod rt_tests;

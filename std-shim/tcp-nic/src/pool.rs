@@ -84,7 +84,7 @@ impl IoThread {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use crate::device::{Device, DeviceOptions, OpenError};
     use crate::place::ThreadPlace;

@@ -180,7 +180,7 @@ fn moved(mut call: impl FnMut() -> isize) -> Moved {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::Socket;
     use crate::device::{Device, DeviceOptions};
     use crate::modify::connect_pair;

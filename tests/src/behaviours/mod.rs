@@ -143,7 +143,7 @@ pub const ALL_ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_ATOMIC);
 
 /// How long anything may take. Only something that hangs comes near it.
-pub const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(600);
 
 /// How long to watch for nothing to happen.
 pub const QUIET: Duration = Duration::from_millis(20);

@@ -75,7 +75,7 @@ pub unsafe extern "C" fn polyrail_addresses(
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use crate::types::POLYRAIL_ADDRESSES_BYTES;
 

@@ -249,4 +249,4 @@ fn carry(
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(super) mod rt_tests;

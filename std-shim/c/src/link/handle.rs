@@ -486,4 +486,4 @@ pub(crate) fn reach_of_accepted(link: *mut Link) -> Result<Reach, Refusal> {
 }
 
 #[cfg(test)]
-mod tests;
+mod rt_tests;

@@ -169,9 +169,9 @@ pub extern "C" fn polyrail_listener_close(listener: *mut Listener) -> Code {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
-    use crate::link::drive::tests::hello;
+    use crate::link::drive::rt_tests::hello;
     use crate::link::meeting::OurMessage as Message;
     use std::time::{Duration, Instant};
 

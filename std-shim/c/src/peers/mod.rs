@@ -33,4 +33,4 @@ pub use open::*;
 pub use requests::*;
 
 #[cfg(test)]
-mod tests;
+mod rt_tests;

@@ -215,7 +215,7 @@ fn open_verbs(_: &[AnyDomain], name: &DeviceName, _: &OpenOptions) -> Result<Any
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use std::error::Error;
 

@@ -99,7 +99,7 @@ pub(super) fn run(work: impl FnOnce() + Send + 'static) -> io::Result<Arc<Work>>
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(super) mod rt_tests {
     use super::*;
     use std::sync::mpsc;
     use std::time::{Duration, Instant};

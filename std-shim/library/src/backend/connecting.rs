@@ -108,7 +108,7 @@ impl<Q> Connecting<Q> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::aside::tests::alone;
+    use super::super::aside::rt_tests::alone;
     use super::*;
     use std::sync::mpsc;
     use std::thread;

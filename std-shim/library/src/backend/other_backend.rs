@@ -60,7 +60,7 @@ impl OtherBackend {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
 
     #[test]

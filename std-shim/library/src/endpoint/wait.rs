@@ -308,4 +308,4 @@ impl<Q: Connect, C: Notify, const ROUTES: usize> EndpointSet<Q, C, ROUTES> {
 }
 
 #[cfg(test)]
-mod tests;
+mod rt_tests;

@@ -137,7 +137,7 @@ fn parse(bytes: &[u8]) -> Option<Result<Request, Refusal>> {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use std::net::{Shutdown, TcpListener};
 

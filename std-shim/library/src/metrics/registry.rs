@@ -391,4 +391,4 @@ impl Drop for Source {
 }
 
 #[cfg(test)]
-mod tests;
+mod rt_tests;

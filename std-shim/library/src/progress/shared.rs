@@ -259,7 +259,7 @@ impl Alarm {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use std::time::Instant;
 

@@ -331,7 +331,7 @@ fn usable_of(active: Vec<Result<Port, Unusable>>) -> Result<Vec<Port>, Unusable>
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use crate::backend::{Gid, Mtu};
 

@@ -72,7 +72,7 @@ pub(super) fn mbps_of(interface: &str) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
 
     #[test]

@@ -171,7 +171,7 @@ pub fn open_device(
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use std::error::Error;
     use std::net::TcpListener;

@@ -141,7 +141,7 @@ fn open_best<T>(
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use AddressRank::{InnerBridge, LinkLocal, Loopback, Nic};
 

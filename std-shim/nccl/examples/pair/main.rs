@@ -32,13 +32,13 @@
 //! second, without the prefix. Several devices are merged into one. If TELL is set in the
 //! environment, all log messages of the plugin are printed, not only warnings.
 
-#[path = "../../tests/plugin/elf.rs"]
+#[path = "../../tests/rt_plugin/elf.rs"]
 mod elf;
 mod end;
 mod flow;
 mod measure;
 mod options;
-#[path = "../../tests/plugin/table/mod.rs"]
+#[path = "../../tests/rt_plugin/table/mod.rs"]
 #[allow(dead_code, reason = "tests call what is not needed here")]
 mod table;
 mod tables;

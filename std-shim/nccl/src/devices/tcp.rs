@@ -116,7 +116,7 @@ impl Group for Tcp {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use crate::settings::Backend;
 

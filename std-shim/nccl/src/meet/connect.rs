@@ -237,7 +237,7 @@ impl Attempt {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::super::listen::{Listener, MOST_ANSWERED};
     use super::*;
     use crate::devices::Devices;

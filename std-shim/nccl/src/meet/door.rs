@@ -166,7 +166,7 @@ fn refuse(mut link: Link, why: &str) {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use std::io::ErrorKind;
     use std::net::TcpStream;

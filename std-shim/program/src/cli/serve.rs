@@ -262,7 +262,7 @@ fn perf_text(address: SocketAddr, measured: &Measured) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::super::args::{Arguments, Command};
     use super::*;
     use clap::Parser;

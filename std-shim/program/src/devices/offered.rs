@@ -376,4 +376,4 @@ fn addresses(hello: &Hello) -> Vec<IpAddr> {
 }
 
 #[cfg(test)]
-mod tests;
+mod rt_tests;

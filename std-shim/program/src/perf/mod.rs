@@ -60,9 +60,9 @@ mod progress;
 mod requests;
 mod rig;
 mod round;
-mod sampler;
 #[cfg(test)]
-mod tests;
+mod rt_tests;
+mod sampler;
 mod timeline;
 
 pub use crate::job::{

@@ -233,7 +233,7 @@ pub(super) fn play<P: Player>(
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
 
     /// The time that the other end takes.

@@ -203,7 +203,7 @@ where
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::super::drive::fill;
     use super::*;
     use crate::hosts::software_hosts;

@@ -7,9 +7,9 @@
 
 mod devices;
 mod door;
-mod server;
 #[cfg(test)]
-mod tests;
+mod rt_tests;
+mod server;
 mod visitor;
 
 pub use crate::visit::ServeOptions;

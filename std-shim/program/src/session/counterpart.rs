@@ -467,4 +467,4 @@ pub(crate) fn expect_asker(control: &mut Link) -> Result<Hello, SessionError> {
 }
 
 #[cfg(test)]
-mod tests;
+mod rt_tests;

@@ -41,13 +41,13 @@ mod destination;
 mod error;
 mod part;
 mod receiver;
+#[cfg(test)]
+mod rt_tests;
 mod send_to;
 mod sender;
 mod serve;
 mod side;
 mod source;
-#[cfg(test)]
-mod tests;
 mod tree;
 
 pub use crate::job::{CopyPlan, CopyPlanError, MAX_CHUNK, MAX_WINDOW};

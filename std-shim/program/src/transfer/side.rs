@@ -268,7 +268,7 @@ pub(super) fn checksum<R>(
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use crate::hosts::{Host, software_hosts};
     use crate::session::Reporter;

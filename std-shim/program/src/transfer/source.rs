@@ -132,7 +132,7 @@ fn time(seconds: i64, nanoseconds: i64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+mod rt_tests {
     use super::*;
     use std::io::Write;
     use std::time::Duration;

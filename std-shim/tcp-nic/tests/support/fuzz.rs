@@ -1,4 +1,4 @@
-//! Peers that are made of any bytes. The random test (`any_bytes.rs`) and the fuzz targets
+//! Peers that are made of any bytes. The random test (`rt_any_bytes.rs`) and the fuzz targets
 //! (`fuzz/targets/frames.rs`, `first_frames.rs`) share these functions, which panic where a queue
 //! pair breaks a promise.
 

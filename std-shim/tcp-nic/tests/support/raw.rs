@@ -1,5 +1,5 @@
 //! A peer that speaks the protocol itself, over a plain socket, as its documentation describes it
-//! (`wire.rs`, `meeting.rs`): it proves its key, and then sends any frames.
+//! (`wire.rs`, `rt_meeting.rs`): it proves its key, and then sends any frames.
 
 use super::{LONG, Side, wait};
 use hmac::{Hmac, KeyInit, Mac};

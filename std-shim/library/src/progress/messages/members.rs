@@ -190,4 +190,4 @@ fn sends<D: Domain>(member: &P2pMember<D>) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+mod rt_tests;

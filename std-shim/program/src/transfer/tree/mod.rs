@@ -30,11 +30,11 @@ mod local;
 mod receive;
 mod record;
 mod remote;
+#[cfg(test)]
+mod rt_tests;
 mod send;
 mod stream;
 mod target;
-#[cfg(test)]
-mod tests;
 mod visit;
 mod walk;
 

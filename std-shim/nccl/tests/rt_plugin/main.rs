@@ -1,7 +1,7 @@
 //! Drives every table of the built plugin as NCCL does: two ranks in this process, over NICs in
 //! memory.
 //!
-//!     cargo test -p polyrail-nccl --features test-hooks --test plugin [-- NAME...]
+//!     cargo test -p polyrail-nccl --features test-hooks --test rt_plugin [-- NAME...]
 //!
 //! Each test runs in its own process, because settings are environment variables, and a test that
 //! hangs fails. With TELL in the environment, what the plugin logs is shown.

@@ -3,8 +3,12 @@
 mod support;
 
 use polyrail_core::verbs::{Imm, Opcode, SendFlags, SendRequest};
-use polyrail_software_nic::{QpCap, QpInit};
+use polyrail_software_nic::{
+    ConnectOptions, Fabric, Fault, ModifyError, QpCap, QpInit, QpState, When,
+};
 use std::sync::Barrier;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use support::*;
 
 const MESSAGE: u32 = 16 * 1024;
@@ -233,6 +237,37 @@ fn sides_that_fail_reset_register_and_destroy_at_random_never_deadlock() {
         }
         finished.send(()).unwrap();
     });
-    let patience = std::time::Duration::from_secs(60);
+    let patience = Duration::from_secs(60);
     watch.recv_timeout(patience).expect("a deadlock, or a panic above");
+}
+
+/// A pair whose `a` is connected on another thread, which searches for a path for this long.
+fn searching(search: Duration) -> (Pair, JoinHandle<Result<(), ModifyError>>) {
+    let options = ConnectOptions::default();
+    let pair = Pair::unconnected(Fabric::threaded(), QpCap::default());
+    pair.a.qp.modify(QpState::Init, &options.to_init()).unwrap();
+    let to_rtr = options.to_rtr(&pair.b.qp.as_remote(5));
+    pair.a.device.inject(When::Now, Fault::SearchPaths(search));
+    assert!(pair.a.qp.searches_paths());
+    let connector = pair.a.qp.connector();
+    (pair, std::thread::spawn(move || connector.connect(&to_rtr, &options.to_rts(1))))
+}
+
+#[test]
+fn a_queue_pair_is_connected_on_another_thread_while_it_searches_for_a_path() {
+    const SEARCH: Duration = Duration::from_millis(100);
+    let begun = Instant::now();
+    let (pair, connecting) = searching(SEARCH);
+    assert_eq!(connecting.join().unwrap(), Ok(()));
+    assert!(begun.elapsed() >= SEARCH);
+    assert_eq!(pair.a.qp.state(), QpState::Rts);
+    // One that is moved to ERR or destroyed meanwhile is not connected.
+    const LONGER: Duration = Duration::from_secs(2);
+    let (pair, connecting) = searching(LONGER);
+    pair.a.qp.to_error().unwrap();
+    assert!(connecting.join().unwrap().is_err());
+    assert_eq!(pair.a.qp.state(), QpState::Err);
+    let (pair, connecting) = searching(LONGER);
+    drop(pair);
+    assert!(connecting.join().unwrap().is_err());
 }
