@@ -57,6 +57,12 @@ impl Choices for Bytes<'_> {
     }
 }
 
+/// The seed of what quickcheck draws: that of `QUICKCHECK_SEED` in the environment, or always the
+/// same, so that a test has the same result each time.
+pub fn quickcheck_seed() -> u64 {
+    std::env::var("QUICKCHECK_SEED").map_or(1, |seed| seed.parse().expect("a number"))
+}
+
 /// Decisions out of a seed: they never end.
 #[derive(Clone, Debug)]
 pub struct Seeded(fastrand::Rng);

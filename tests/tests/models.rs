@@ -1,13 +1,14 @@
 //! The engine's structures beside the reference implementation's (see `polyrail_tests::model`).
-//! `QUICKCHECK_TESTS=n` runs n cases of each.
+//! `QUICKCHECK_TESTS=n` runs n cases of each, and `QUICKCHECK_SEED=n` others than usual.
 
+use polyrail_tests::choices::quickcheck_seed;
 use polyrail_tests::search::run_bytes;
 use polyrail_tests::{ends, model, p2p, simulation};
 use quickcheck::{Gen, QuickCheck};
 
 /// Runs a model on byte strings of up to `longest` bytes; a failure is shrunk.
 fn check(longest: usize, property: fn(Vec<u8>)) {
-    QuickCheck::new().rng(Gen::new(longest)).quickcheck(property);
+    QuickCheck::new().rng(Gen::from_size_and_seed(longest, quickcheck_seed())).quickcheck(property);
 }
 
 #[test]

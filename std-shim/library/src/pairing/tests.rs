@@ -283,7 +283,10 @@ fn as_many_pairs_as_possible_are_in_one_network() {
             in_network && in_order && different
         })
     }
-    QuickCheck::new().tests(2000).quickcheck(paired as fn(Drawn) -> bool);
+    QuickCheck::new()
+        .rng(Gen::from_size_and_seed(100, 1))
+        .tests(2000)
+        .quickcheck(paired as fn(Drawn) -> bool);
 }
 
 fn texts(texts: &[String]) -> Vec<&str> {
@@ -323,5 +326,8 @@ fn rails_stay_in_their_networks() {
             Err(PairingError::Unreachable { .. }) => false,
         }
     }
-    QuickCheck::new().tests(2000).quickcheck(paired as fn(Drawn) -> bool);
+    QuickCheck::new()
+        .rng(Gen::from_size_and_seed(100, 1))
+        .tests(2000)
+        .quickcheck(paired as fn(Drawn) -> bool);
 }

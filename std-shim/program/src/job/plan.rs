@@ -137,7 +137,7 @@ impl TreePlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quickcheck::QuickCheck;
+    use quickcheck::{Gen, QuickCheck};
 
     #[test]
     fn chunks_cover_the_file_without_gap_or_overlap() {
@@ -151,7 +151,9 @@ mod tests {
                 if total == 0 { 0 } else { plan.position(last) + u64::from(plan.length(last)) };
             whole && end == u64::from(total)
         }
-        QuickCheck::new().quickcheck(covered as fn(u32, u16, u8) -> bool);
+        QuickCheck::new()
+            .rng(Gen::from_size_and_seed(100, 1))
+            .quickcheck(covered as fn(u32, u16, u8) -> bool);
     }
 
     #[test]

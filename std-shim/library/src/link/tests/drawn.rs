@@ -147,7 +147,7 @@ impl World {
         let now = Instant::now();
         let mut near = Side::new(Link::dial(target, now).unwrap());
         let session = near.link.session();
-        let given = Message::Hello(Hello { session, ..hello(&mut Gen::new(4)) });
+        let given = Message::Hello(Hello { session, ..hello(&mut Gen::from_size_and_seed(4, 1)) });
         near.link.offer(&given).unwrap();
         Self {
             random,

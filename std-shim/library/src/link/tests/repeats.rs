@@ -22,7 +22,8 @@ const ENDLESS: usize = 10_000;
 
 /// The first messages of a peer, up to the last of `more`.
 fn begun(more: &[Message]) -> Vec<Message> {
-    let hello = Message::Hello(Hello { session: None, ..hello(&mut Gen::new(10)) });
+    let hello =
+        Message::Hello(Hello { session: None, ..hello(&mut Gen::from_size_and_seed(10, 1)) });
     [&[hello], more].concat()
 }
 
