@@ -4,5 +4,5 @@
 #   benches/instructions.sh [OPTION]...    options as `--help` prints them; --accept rewrites the file
 set -euo pipefail
 cd "$(dirname "$0")/.."
-command -v valgrind >/dev/null || { apt-get -qq update && apt-get -qq install -y valgrind; }
+tests/packages.sh valgrind
 exec cargo run --release --locked -p polyrail-benches --bin instructions -- "$@"

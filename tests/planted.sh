@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Are the tests sharp? Plants bugs in a copy of the tree, and has each found: by the simulation, within
 # 1,000 seeds (10,000 of two ends), by small worlds in every order, or by a test that `cargo test` runs too.
-#   tests/planted.sh
+#   tests/planted.sh          all of them
+#   tests/planted.sh --gate   those in a file that differs from the commit which tests/planted-base names, and a quarter of the
+#                             others, another one for each commit; none that a test in real time (`rt_*`) has to find
+# When all were found, and nothing but tests/planted-base differs from HEAD, that file names HEAD.
 #
 # A bug is one or more places of the engine, or of the software NIC, and what to put there, where PLANTED
 # says whether this bug is the one: all are planted at once and built once, and the environment chooses. A
@@ -18,18 +21,26 @@ export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 # What is planted need not be pretty.
 export RUSTFLAGS="--cap-lints=allow" RUST_BACKTRACE=0 RANDOM_SEEDS=$SEEDS FAIRNESS_SEEDS=60
 
-names=() finders=() misplaced=0
+case "$*" in
+  "") ONLY_SOME= ;;
+  --gate) ONLY_SOME=yes ;;
+  *) sed -n '2,/^#$/s/^#//p' "$0" >&2; exit 2 ;;
+esac
+
+# Of each bug: the tests that find it, and the files that it changes, each followed by a space.
+names=() finders=() files=() misplaced=0
 
 # bug NAME FINDERS: what is planted next; `simulate`, `simulate-ends`, `simulate-p2p`, `orders-p2p`,
 # `messages`, the engine's own tests of them, `loom:SCENARIO` of the library's test `handles`, or the test that has to find it;
 # all of them have to.
 bug() {
-  names+=("$1") finders+=("$2")
+  names+=("$1") finders+=("$2") files+=("")
 }
 
 # plant FILE FROM TO
 plant() {
   local file=$COPY/$1 content without
+  files[-1]+="$1 "
   if ! [ -f "$file" ]; then
     misplace "there is no $1"
     return
@@ -84,20 +95,23 @@ run_messages() {
   cargo test --quiet --release --locked --manifest-path "$COPY/Cargo.toml" -p polyrail-core --test p2p "$@"
 }
 
-# run_loom ARGS: of the library's test `handles`, under loom.
+# run_loom ARGS: of the library's test `handles`, under loom, whose own work is optimized in any case.
 run_loom() {
-  RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom cargo test --quiet --release \
+  local -x CARGO_PROFILE_SWEEP_OPT_LEVEL=1
+  RUSTFLAGS="$RUSTFLAGS --cfg polyrail_loom" CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom cargo test --quiet --profile sweep \
     --locked --manifest-path "$COPY/Cargo.toml" -p polyrail --test handles "$@"
 }
 
 # search FINDER
 search() {
+  # A world that does not end is a failure.
+  local simulate="timeout --foreground 600 $CARGO_TARGET_DIR/release/simulate"
   case $1 in
-    simulate) "$CARGO_TARGET_DIR/release/simulate" --seed 1 --seeds "$SEEDS" ;;
+    simulate) $simulate --seed 1 --seeds "$SEEDS" ;;
     # Its worlds draw from more kinds of requests, and take a tenth of a millisecond each.
-    simulate-ends) "$CARGO_TARGET_DIR/release/simulate" ends --seed 1 --seeds "$((10 * SEEDS))" ;;
-    simulate-p2p) "$CARGO_TARGET_DIR/release/simulate" p2p --seed 1 --seeds "$SEEDS" ;;
-    orders-p2p) "$CARGO_TARGET_DIR/release/simulate" p2p --states 1000000 --deviations 2 ;;
+    simulate-ends) $simulate ends --seed 1 --seeds "$((10 * SEEDS))" ;;
+    simulate-p2p) $simulate p2p --seed 1 --seeds "$SEEDS" ;;
+    orders-p2p) $simulate p2p --states 1000000 --deviations 2 ;;
     messages) run_messages ;;
     loom:*) run_loom "${1#loom:}" ;;
     *) run_tests --test "$1" ;;
@@ -759,11 +773,11 @@ plant core/src/virtual_qp/pass_through/mod.rs '            let wc = slot.report(
             let slot = self.sends.slot(id);
             let is_signaled = slot.flags.contains(SendFlags::SIGNALED);'
 
-bug "a queue pair says at once that it took its last shared receive" last_wqe
+bug "a queue pair says at once that it took its last shared receive" rt_last_wqe
 plant std-shim/software-nic/src/ending.rs 'recv.ending == Ending::LastWqeReached &&' \
   '(PLANTED || recv.ending == Ending::LastWqeReached) &&'
 
-bug "the last shared receive is told before its completion can be polled" last_wqe
+bug "the last shared receive is told before its completion can be polled" rt_last_wqe
 plant std-shim/software-nic/src/ending.rs '!qp.recv_cq.has_pending_receive(qp.recv_owner)' \
   '(PLANTED || !qp.recv_cq.has_pending_receive(qp.recv_owner))'
 
@@ -1131,10 +1145,10 @@ bug "reports that were noted are given when others are" loom:what_was_handed_ove
 plant std-shim/library/src/progress/replies.rs 'let mut noted = self.noted.iter().copied();' \
   'let mut noted = self.noted.iter().copied().take(if PLANTED { 1 } else { usize::MAX });'
 
-bug "good requests are refused for a bad one beside them" progress_many
+bug "good requests are refused for a bad one beside them" rt_progress_many
 plant std-shim/library/src/progress/port.rs 'Some(_) if offered > 1 =>' 'Some(_) if offered > 1 && !PLANTED =>'
 
-bug "requests that wait lose their keys to those that take their place" progress_many
+bug "requests that wait lose their keys to those that take their place" rt_progress_many
 plant std-shim/library/src/progress/port.rs '.for_each(|one| one.keys = Some(Arc::clone(&before)));' \
   '.filter(|_| !PLANTED).for_each(|one| one.keys = Some(Arc::clone(&before)));'
 
@@ -1142,56 +1156,79 @@ bug "tasks that wait for a thread that is gone are not woken" loom:a_thread_that
 plant std-shim/library/src/progress/replies.rs 'self.0.iter().for_each(Waiter::wake_in_any_case);' \
   'self.0.iter().filter(|_| !PLANTED).for_each(Waiter::wake_in_any_case);'
 
-bug "an endpoint that goes one way connects with one that goes both" p2p_one_way
+bug "an endpoint that goes one way connects with one that goes both" rt_p2p_one_way
 plant std-shim/library/src/p2p/connect.rs 'find(|(_, here, there)| here != there)' \
   'find(|(_, here, there)| if PLANTED { *here && !there } else { here != there })'
 
-bug "a receiver that only receives takes what is for a sender" p2p_one_way
+bug "a receiver that only receives takes what is for a sender" rt_p2p_one_way
 plant std-shim/library/src/p2p/repair.rs 'let sender = self.member.sender.as_mut().ok_or(ControlError::OneWay)?;' \
   'if PLANTED && self.member.sender.is_none() {
                     return self.member.receiver.as_mut().map_or(Ok(()), |receiver| receiver.control(control));
                 }
                 let sender = self.member.sender.as_mut().ok_or(ControlError::OneWay)?;'
 
-bug "a sender gets a shared receive queue all the same" p2p_one_way
+bug "a sender gets a shared receive queue all the same" rt_p2p_one_way
 plant std-shim/library/src/p2p/make.rs 'let receiving = if self.builder.has(End::Receiver) {' \
   'let receiving = if PLANTED || self.builder.has(End::Receiver) {'
 
-bug "queue pairs of a device that is gone are lost at endpoints with both ends only" p2p_one_way
+bug "queue pairs of a device that is gone are lost at endpoints with both ends only" rt_p2p_one_way
 plant std-shim/library/src/p2p/repair.rs '        let is_gone = |qp: Option<&D::Qp>|' \
   '        if PLANTED && (self.sender.is_none() || self.receiver.is_none()) {
             return;
         }
         let is_gone = |qp: Option<&D::Qp>|'
 
-bug "what a broken link lost is not sent again" p2p_heal
+bug "what a broken link lost is not sent again" rt_p2p_heal
 plant std-shim/library/src/heal/step.rs 'if self.healer.link.take_broke() {' \
   'if self.healer.link.take_broke() && !PLANTED {'
 
 [ "$misplaced" = 0 ] || exit 1
 
-# shellcheck disable=SC2048,SC2086
-tests=$(printf '%s\n' ${finders[*]} | sort -u | grep -v 'simulate\|orders\|loom\|messages')
-interleavings=$(printf '%s\n' ${finders[*]} | sort -u | grep loom)
+base=$(cat tests/planted-base 2>/dev/null || true)
+# changed FILES: whether one of them differs from the base.
+changed() {
+  git cat-file -e "$base^{commit}" 2>/dev/null || return 0
+  # shellcheck disable=SC2086
+  ! git diff --quiet "$base" -- $1
+}
+
+# Numbers of the bugs that are looked for, counted from 1, and all that finds them.
+chosen=() searched=()
+turn=$(git rev-list --count HEAD)
+for number in "${!names[@]}"; do
+  if [ -n "$ONLY_SOME" ]; then
+    [[ " ${finders[number]}" != *" rt_"* ]] || continue
+    (((number + turn) % 4 == 0)) || changed "${files[number]}" || continue
+  fi
+  chosen+=($((number + 1))) searched+=("${finders[number]}")
+done
+echo "${#names[@]} bugs have their places, of which ${#chosen[@]} are looked for"
+
+# Those of the chosen bugs that begin with one of these words.
+finders_named() {
+  # shellcheck disable=SC2048,SC2086
+  printf '%s\n' ${searched[*]} | sort -u | grep -E "^($1)" || true
+}
+worlds='simulate|orders|messages$'
+tests=$(printf '%s\n' ${searched[*]} | sort -u | grep -vE "^($worlds|loom)" || true)
 # With the tests of its package, `simulate` is built.
 # shellcheck disable=SC2046,SC2086
-run_tests --no-run $(printf -- '--test %s ' $tests)
-
-run_loom --no-run
-run_messages --no-run
+run_tests --no-run --test models $(printf -- '--test %s ' $tests)
+[ -z "$(finders_named loom)" ] || run_loom --no-run
+[ -z "$(finders_named messages)" ] || run_messages --no-run
 
 # What is found even if nothing is planted is another matter.
-for finder in simulate simulate-ends simulate-p2p orders-p2p messages $interleavings $tests; do
+for finder in $(finders_named .); do
   search "$finder"
 done
 # Most searches use one processor, so as many run at a time as there are processors.
 missed=0
-for number in "${!names[@]}"; do
-  for finder in ${finders[number]}; do
+for number in "${chosen[@]}"; do
+  for finder in ${finders[number - 1]}; do
     while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do
       wait -n || missed=1
     done
-    find_bug $((number + 1)) "$finder" &
+    find_bug "$number" "$finder" &
   done
 done
 for search in $(jobs -p); do
@@ -1200,4 +1237,5 @@ done
 [ "$missed" = 0 ] || exit 1
 
 echo
-echo "every planted bug was found"
+echo "every planted bug was found, ${#chosen[@]} of them"
+[ -n "$ONLY_SOME" ] || [ -n "$(git status --porcelain -- ':!tests/planted-base')" ] || git rev-parse HEAD > tests/planted-base

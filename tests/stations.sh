@@ -11,7 +11,7 @@
 #
 # tests/stations.py defines what counts as a station; tests/examples/stations has the programs. They are built
 # without optimisation, without assertions and with nothing inlined. The figures are for comparison only: this is
-# not part of the full test.
+# not part of the gate or of tests/full.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,8 +29,7 @@ done
 STATIONS_WAYS=${ways[*]}
 export STATIONS_WAYS STATIONS_LIST
 
-command -v gdb >/dev/null || { apt-get -qq update && apt-get -qq install -y gdb; }
-command -v nm >/dev/null || { apt-get -qq update && apt-get -qq install -y binutils; }
+tests/packages.sh gdb binutils
 
 # Without its passes, LLVM does not even inline `#[inline(always)]` functions.
 export RUSTFLAGS="-C no-prepopulate-passes"

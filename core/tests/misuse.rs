@@ -2,7 +2,7 @@
 //! `tests/src/rig.rs`.)
 
 #[test]
-#[ignore = "slow: checks a package of its own; tests/full.sh runs it"]
+#[ignore = "slow: checks a package of its own; tests/gate.sh runs it"]
 fn misuse_does_not_compile() {
     let cases = trybuild::TestCases::new();
     for case in

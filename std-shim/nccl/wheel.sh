@@ -7,8 +7,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/polyrail/nccl
 library=$cache/libnccl-$VERSION.so.2
 
 if ! [ -s "$library" ]; then
-  python3 -m pip --version >/dev/null 2>&1 ||
-    { apt-get -qq update && apt-get -qq install -y --no-install-recommends python3-pip >/dev/null; }
+  python3 -m pip --version >/dev/null 2>&1 || "$(dirname "$0")/../../tests/packages.sh" python3-pip >&2
   mkdir -p "$cache"
   scratch=$(mktemp -d -p "$cache")
   trap 'rm -rf "$scratch"' EXIT

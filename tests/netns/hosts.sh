@@ -17,11 +17,11 @@ fail() {
   exit 1
 }
 
-# Ends the script successfully where namespaces cannot be made, with the reason.
+# Ends the script where namespaces cannot be made, with the reason and exit status 77, which means "skipped".
 skip_without_namespaces() {
   local reason=
   if [ "$(id -u)" -ne 0 ]; then reason="this is not root"
-  elif ! install ip iproute2 || ! install tc iproute2; then exit 0
+  elif ! install ip iproute2 || ! install tc iproute2; then exit 77
   elif ! ip netns add "$A" 2>"$DIR/netns.log"; then reason="no network namespaces: $(cat "$DIR/netns.log")"
   elif ! ip -n "$A" link add probe type veth peer name eborp 2>"$DIR/netns.log"; then
     reason="no virtual Ethernet: $(cat "$DIR/netns.log")" && ip netns del "$A"
@@ -30,17 +30,12 @@ skip_without_namespaces() {
     return
   fi
   echo "skipped: $reason"
-  exit 0
+  exit 77
 }
 
 # install TOOL PACKAGE: returns whether the tool is there, after an attempt to install it.
 install() {
-  command -v "$1" >/dev/null && return
-  if command -v apt-get >/dev/null; then
-    { apt-get -qq install -y --no-install-recommends "$2" || { apt-get -qq update &&
-      apt-get -qq install -y --no-install-recommends "$2"; }; } >"$DIR/apt.log" 2>&1 </dev/null || true
-  fi
-  command -v "$1" >/dev/null || { echo "skipped: there is no $1 ($2 cannot be installed)" && return 1; }
+  command -v "$1" >/dev/null || "$(dirname "${BASH_SOURCE[0]}")/../packages.sh" "$2"
 }
 
 link() { # NAME NET: a link with both addresses

@@ -9,7 +9,8 @@
 #               program measures are the same on every machine, whatever else that does
 # GID 0 of a port is its IPv6 link-local address, GID 1 is 10.0.$i.1 (A) or 10.0.$i.2 (B). RAILS is in the
 # program's environment. Its output appears as it comes.
-# Exit status: the program's; 124 it took too long; 125 the guest died; 126 the guest could not be made.
+# Exit status: the program's; 77 what the guest is made of cannot be had here; 124 it took too long; 125 the guest died; 126
+# the guest could not be made.
 # Parts that take long to make are kept in ${XDG_CACHE_HOME:-~/.cache}/polyrail/rxe. With CONSOLE=FILE in the
 # environment the kernel's messages are kept there.
 set -euo pipefail
@@ -24,12 +25,12 @@ PACKAGES="qemu-system-x86 busybox-static cpio xz-utils kmod iproute2 rdma-core i
 COMMANDS="qemu-system-x86_64 busybox cpio xz depmod ip tc rdma ldconfig"
 
 die() { echo "guest.sh: $*" >&2; exit 126; }
+cannot() { echo "skipped: guest.sh: $*" >&2; exit 77; }
 usage() { sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 126; }
 
 install_packages() {
   ! is_complete || return 0
-  apt-get -qq update && apt-get -qq install -y --no-install-recommends $PACKAGES >/dev/null ||
-    die "these packages are needed: $PACKAGES"
+  "$here/../packages.sh" $PACKAGES || exit
 }
 
 is_complete() {
@@ -53,9 +54,9 @@ fetch_kernel() {
   if ! compgen -G "$kernel/boot/vmlinuz-*" >/dev/null; then
     local package
     package=$(kernel_package) || { apt-get -qq update && package=$(kernel_package); } ||
-      die "apt knows no linux-image-amd64"
+      cannot "apt knows no linux-image-amd64"
     mkdir -m 777 "$scratch/download"
-    (cd "$scratch/download" && apt-get -qq download "$package") || die "cannot download $package"
+    (cd "$scratch/download" && apt-get -qq -o Acquire::Retries=5 download "$package") || cannot "apt-get cannot download $package"
     dpkg-deb -x "$scratch/download"/*.deb "$scratch/kernel"
     mkdir -p "$cache" && rm -rf "$kernel" && mv "$scratch/kernel" "$kernel"
   fi

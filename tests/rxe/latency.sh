@@ -6,9 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-tests/rxe/packages.sh
-command -v ib_send_lat >/dev/null ||
-  { apt-get -qq update && apt-get -qq install -y --no-install-recommends perftest >/dev/null; }
+tests/rxe/packages.sh perftest
 cargo build --release --locked -p polyrail-program
 tools=()
 for tool in ib_send_lat ib_write_lat ib_read_lat ib_atomic_lat; do

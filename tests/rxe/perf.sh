@@ -6,9 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-tests/rxe/packages.sh
-command -v ib_write_bw >/dev/null ||
-  { apt-get -qq update && apt-get -qq install -y --no-install-recommends perftest >/dev/null; }
+tests/rxe/packages.sh perftest
 cargo build --release --locked -p polyrail-program
 tests/rxe/guest.sh -t 300 -f "${CARGO_TARGET_DIR:-target}/release/polyrail" \
   -f "$(command -v ib_write_bw)" -- tests/rxe/compare "$@"

@@ -1,7 +1,7 @@
 //! The ring between two threads, from both ends at once.
 //!
 //! The scenarios run twice. Here they meet whatever interleavings the machine happens to take,
-//! often and with many values. Under `--cfg polyrail_loom` (`tests/full.sh loom`) loom runs them
+//! often and with many values. Under `--cfg polyrail_loom` (`tests/gate.sh loom`) loom runs them
 //! with few values in every interleaving that the memory model allows, and prints how many there
 //! were: seconds for each. The last one has three threads, and millions of them that take minutes:
 //! of it, those in which threads are taken from the processor a few times though they could go on

@@ -11,6 +11,7 @@ if dpkg -s libpolyrail >/dev/null 2>&1; then
   fail "libpolyrail is installed on this machine: remove it first"
 fi
 package=$(realpath "$1")
+packages=$(realpath "$(dirname "$0")/../../../tests/packages.sh")
 pages=$(realpath "$(dirname "$0")/../../program/deb/pages.sh")
 programs=$(realpath "$(dirname "$0")/../tests/c")
 place=$(mktemp -d)
@@ -18,7 +19,7 @@ trap 'dpkg --purge libpolyrail >/dev/null 2>&1 || true; rm -rf "$place"' EXIT
 cd "$place"
 
 # With its dependencies, if they are not there.
-dpkg --install "$package" >/dev/null 2>&1 || apt-get -qq install -y --no-install-recommends "$package" >/dev/null
+"$packages" "$package" || fail "the package cannot be installed"
 dpkg --listfiles libpolyrail | while read -r path; do
   [ -d "$path" ] || echo "$path"
 done > files

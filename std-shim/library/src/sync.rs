@@ -1,5 +1,5 @@
 //! Locks, atomics, threads and sleeps, or loom's models of them under `--cfg polyrail_loom`, where
-//! `tests/full.sh loom` runs what threads hand over to each other in every interleaving.
+//! `tests/gate.sh loom` runs what threads hand over to each other in every interleaving.
 
 #[cfg(polyrail_loom)]
 mod modelled;

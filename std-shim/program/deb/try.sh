@@ -9,13 +9,14 @@ if dpkg -s polyrail >/dev/null 2>&1; then
   fail "polyrail is installed on this machine: remove it first"
 fi
 package=$(realpath "$1")
+packages=$(realpath "$(dirname "$0")/../../../tests/packages.sh")
 pages=$(realpath "$(dirname "$0")/pages.sh")
 place=$(mktemp -d)
 trap 'dpkg --purge polyrail >/dev/null 2>&1 || true; rm -rf "$place"' EXIT
 cd "$place"
 
 # With its dependencies, if they are not there.
-dpkg --install "$package" >/dev/null 2>&1 || apt-get -qq install -y --no-install-recommends "$package" >/dev/null
+"$packages" "$package" || fail "the package cannot be installed"
 dpkg --listfiles polyrail | while read -r path; do
   [ -d "$path" ] || echo "$path"
 done > files

@@ -1,7 +1,7 @@
 //! Work that whoever holds a lock does for all threads that find the lock taken.
 //!
 //! Under `--cfg polyrail_loom`, loom's models take the place of the lock and the flag:
-//! `tests/full.sh loom`.
+//! `tests/gate.sh loom`.
 
 #[cfg(polyrail_loom)]
 use loom::sync::atomic::{AtomicBool, Ordering, fence};

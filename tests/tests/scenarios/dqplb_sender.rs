@@ -66,7 +66,7 @@ fn defect_06_a_refused_post_consumes_no_sequence_number() {
 
 /// Numbers count modulo 0xFFFFFF, not 2^24: a sender and a receiver go around once.
 #[test]
-#[ignore = "slow: seconds without optimisation; tests/full.sh runs it"]
+#[ignore = "slow: seconds without optimisation; tests/gate.sh runs it"]
 fn numbers_wrap_where_the_reference_wraps_them() {
     let setup = Setup::dqplb(2).fragment(128).depth(1024).deep();
     let mut rig: Rig<2, 1024, 2> = setup.build();

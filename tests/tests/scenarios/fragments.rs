@@ -137,7 +137,7 @@ fn defect_14_the_longest_request_covers_every_byte_once() {
 
 /// Defect 14: the maximum number of fragments. Takes some seconds without optimisation.
 #[test]
-#[ignore = "slow: seconds without optimisation; tests/full.sh runs it"]
+#[ignore = "slow: seconds without optimisation; tests/gate.sh runs it"]
 fn defect_14_the_longest_request_in_the_shortest_fragments_covers_every_byte_once() {
     covers_every_byte_once(128, 1 << 25);
 }

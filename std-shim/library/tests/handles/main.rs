@@ -2,7 +2,7 @@
 //! over, and nothing that completes, is missed by one who sleeps.
 //!
 //! The scenarios run twice, as those of the ring (`spsc`) do: here in whatever interleavings the
-//! machine takes, often; under `--cfg polyrail_loom` (`tests/full.sh loom`) in every interleaving
+//! machine takes, often; under `--cfg polyrail_loom` (`tests/gate.sh loom`) in every interleaving
 //! with a limited number of preemptions, where a thread is taken from the processor though it could
 //! go on. There handles are two requests deep, and a timeout that only serves what no event reports
 //! never ends (`std-shim/library/src/sync`). What is missed is a sleep without an end: loom finds a
