@@ -23,7 +23,7 @@ lint() {
     cargo fmt --all --check --manifest-path $manifest || formatted=1
   done
   # Another version may format otherwise.
-  [ $formatted = 0 ] || ! is_the_compiler
+  if [ $formatted = 1 ] && is_the_compiler; then return 1; fi
   say "lints"
   cargo clippy $ALL --all-targets
   cargo clippy $ALL --test 'rt_*'

@@ -79,6 +79,9 @@ pub fn planted(bug: usize) -> bool {
     *PLANTED == bug
 }
 RUST
+  # Some bugs make a test wait until it gives up.
+  local patience=$COPY/std-shim/library/tests/fixture/mod.rs
+  sed -i '/const LONG: Duration/s/600/20/' "$patience" && grep -q 'LONG: Duration = Duration::from_secs(20)' "$patience"
   for crate in software-nic library; do
     echo 'pub(crate) use polyrail_core::planted;' >> "$COPY/std-shim/$crate/src/lib.rs"
   done
