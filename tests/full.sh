@@ -50,6 +50,7 @@ install_tool() {
 NO_STD="--manifest-path tests/no_std/Cargo.toml"
 
 features() {
+  local -x RUSTFLAGS=${DENY:-}
   say "polyrail-core alone, the program, and each choice of backends"
   cargo check -p polyrail-core --no-default-features --locked
   cargo check -p polyrail-program --locked
@@ -84,7 +85,7 @@ examples() {
 
 no_std() {
   say "the smallest backends: two examples, and a program without std"
-  CARGO_TARGET_DIR=target/no_std cargo clippy $NO_STD --locked
+  CARGO_TARGET_DIR=target/no_std cargo clippy $NO_STD --locked -- ${DENY:-}
   cargo run --locked -p polyrail-core --example loopback
   cargo run --locked -p polyrail-core --example messages
   CARGO_TARGET_DIR=target/no_std cargo run --release --locked $NO_STD

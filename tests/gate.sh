@@ -25,8 +25,9 @@ lint() {
   # Another version may format otherwise.
   if [ $formatted = 1 ] && is_the_compiler; then return 1; fi
   say "lints"
-  cargo clippy $ALL --all-targets
-  cargo clippy $ALL --test 'rt_*'
+  # Flags for rustc would compile all dependencies once more.
+  cargo clippy $ALL --all-targets -- ${DENY:-}
+  cargo clippy $ALL --test 'rt_*' -- ${DENY:-}
   say "lock files, and what a default build depends on"
   # cargo-fuzz would update a lock file silently.
   cargo tree --manifest-path fuzz/Cargo.toml --locked >/dev/null
@@ -44,7 +45,7 @@ lint() {
 
 docs() {
   say "documentation"
-  cargo doc $ALL --no-deps
+  RUSTDOCFLAGS=${DENY:-} cargo doc $ALL --no-deps
 }
 
 imports() {
@@ -75,13 +76,11 @@ worlds() {
 }
 
 loom() {
-  say "the ring between threads, in every interleaving; of three threads, in those with few preemptions"
-  with_loom -p polyrail-core --test spsc -- --nocapture
-  with_loom -p polyrail-core --lib spsc::wrap
-  say "handles, the progress thread, and waiting for completions, in every interleaving with few preemptions"
-  with_loom -p polyrail --test handles -- --nocapture
-  say "what a thread of the TCP NIC leaves to another one, in every interleaving"
-  with_loom -p polyrail-tcp-nic --lib handover
+  say "the ring between threads, in every interleaving; of three threads, in those with few preemptions; handles, the progress
+thread, and waiting for completions, in every interleaving with few preemptions"
+  with_loom -p polyrail-core -p polyrail --test spsc --test handles -- --nocapture
+  say "the ring's numbers that wrap, and what a thread of the TCP NIC leaves to another one, in every interleaving"
+  with_loom -p polyrail-core -p polyrail-tcp-nic --lib -- spsc::wrap handover
 }
 
 planted() {

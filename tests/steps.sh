@@ -1,12 +1,10 @@
 # What tests/gate.sh and tests/full.sh share: how things are built, and how steps are run. To be sourced, in the root of the
 # repository. A step is a function; what it runs ends it if it fails.
 
-# Warnings of this compiler are errors. Those of another one are shown: it may have new ones.
+# Warnings of this compiler are errors, where code is linted. Those of another one are shown: it may have new ones.
 COMPILER=1.95.0
 is_the_compiler() { [ "$(rustc --version | cut -d' ' -f2)" = $COMPILER ]; }
-if is_the_compiler; then
-  export RUSTFLAGS="${RUSTFLAGS:--Dwarnings}" RUSTDOCFLAGS="${RUSTDOCFLAGS:--Dwarnings}"
-fi
+! is_the_compiler || DENY=-Dwarnings
 
 # A panic names its place in the code without debug information, which takes time to compile and half of the disk. Build
 # scripts have the same, so that crates which they share with programs are compiled once.
@@ -67,6 +65,6 @@ SWEEP="--profile sweep --locked -p polyrail-tests"
 # with_loom ARGUMENT...: tests whose threads loom runs in many interleavings.
 with_loom() {
   # Interleavings are loom's own work, which is optimized in any case. Compiling took most of the step.
-  local -x CARGO_PROFILE_SWEEP_OPT_LEVEL=1
-  RUSTFLAGS="${RUSTFLAGS:-} --cfg polyrail_loom" CARGO_TARGET_DIR=target/loom cargo test --profile sweep --locked "$@"
+  CARGO_PROFILE_SWEEP_OPT_LEVEL=1 RUSTFLAGS="--cfg polyrail_loom" CARGO_TARGET_DIR=$PWD/target/loom \
+    cargo test --profile sweep --locked "$@"
 }
