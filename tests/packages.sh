@@ -7,8 +7,14 @@ set -euo pipefail
 
 cannot() { echo "skipped: $*" >&2; exit 77; }
 
-# The packages of an earlier call, or of the machine.
-dpkg -s "$@" >/dev/null 2>&1 && exit
+# The packages of an earlier call, or of the machine; not those of which only the settings are left.
+are_there() {
+  local package
+  for package in "$@"; do
+    dpkg-query --show --showformat '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || return
+  done
+}
+! are_there "$@" || exit 0
 command -v apt-get >/dev/null || cannot "there is no apt-get to install $* with"
 
 # Another apt may hold the lock for minutes; a mirror may not answer at once. What a package starts would keep our lock.

@@ -2,9 +2,10 @@
 # Are the tests sharp? Plants bugs in a copy of the tree, and has each found: by the simulation, within
 # 1,000 seeds (10,000 of two ends), by small worlds in every order, or by a test that `cargo test` runs too.
 #   tests/planted.sh          all of them
-#   tests/planted.sh --gate   those in a file that differs from the commit which tests/planted-base names, and a quarter of the
-#                             others, the next one with each commit; none that a test in real time (`rt_*`) has to find
-# When all were found, and nothing but tests/planted-base differs from HEAD, that file names HEAD.
+#   tests/planted.sh --gate   those that are new or in a file that differs since the commit which tests/planted-base names, and
+#                             a quarter of the others, the next one with each commit; none that a test in real time (`rt_*`)
+#                             has to find
+# When all were found in a clean tree, tests/planted-base names its commit.
 #
 # A bug is one or more places of the engine, or of the software NIC, and what to put there, where PLANTED
 # says whether this bug is the one: all are planted at once and built once, and the environment chooses. A
@@ -28,20 +29,29 @@ case "$*" in
   *) sed -n '2,/^#$/s/^#//p' "$0" >&2; exit 2 ;;
 esac
 
-# Of each bug: the tests that find it, and the files that it changes, each followed by a space.
-names=() finders=() files=() misplaced=0
+# The commit in which all bugs were found, and this script then, without its line continuations.
+base=$(cat tests/planted-base 2>/dev/null || true)
+then=$(git show "$base:tests/planted.sh" 2>/dev/null | sed ':again; /\\$/ { N; s/ \\\n */ /; b again }' || true)
+# The commit that is copied below; none if something else is.
+head=$([ -n "$(git status --porcelain --untracked-files=normal -- ':!tests/planted-base')" ] || git rev-parse HEAD)
+
+# Of each bug: the tests that find it, whether this script has changed it since the base, and the files that it changes, each
+# followed by a space.
+names=() finders=() are_new=() files=() misplaced=0
 
 # bug NAME FINDERS: what is planted next; `simulate`, `simulate-ends`, `simulate-p2p`, `orders-p2p`,
 # `messages`, the engine's own tests of them, `loom:SCENARIO` of the library's test `handles`, or the test that has to find it;
 # all of them have to.
 bug() {
-  names+=("$1") finders+=("$2") files+=("")
+  names+=("$1") finders+=("$2") are_new+=("") files+=("")
+  [[ $then == *"bug \"$1\" $2"* || $then == *"bug \"$1\" \"$2\""* ]] || are_new[-1]=yes
 }
 
 # plant FILE FROM TO
 plant() {
   local file=$COPY/$1 content without
   files[-1]+="$1 "
+  [[ $then == *"$2"* && $then == *"$3"* ]] || are_new[-1]=yes
   if ! [ -f "$file" ]; then
     misplace "there is no $1"
     return
@@ -1187,12 +1197,11 @@ plant std-shim/library/src/heal/step.rs 'if self.healer.link.take_broke() {' \
 
 [ "$misplaced" = 0 ] || exit 1
 
-base=$(cat tests/planted-base 2>/dev/null || true)
-# changed FILES: whether one of them differs from the base.
+# changed NUMBER: whether this bug is new, or a file of it differs from the base.
 changed() {
-  git cat-file -e "$base^{commit}" 2>/dev/null || return 0
+  [ -z "${are_new[$1]}" ] || return 0
   # shellcheck disable=SC2086
-  ! git diff --quiet "$base" -- $1
+  ! git diff --quiet "$base" -- ${files[$1]}
 }
 
 # quarter NUMBER: of the bugs, that of this one. Those that need a build of their own are together.
@@ -1206,11 +1215,11 @@ quarter() {
 
 # Numbers of the bugs that are looked for, counted from 1, and all that finds them.
 chosen=() searched=()
-turn=$(git rev-list --count HEAD)
+turn=$(git rev-list --count --first-parent HEAD)
 for number in "${!names[@]}"; do
   if [ -n "$ONLY_SOME" ]; then
     [[ " ${finders[number]}" != *" rt_"* ]] || continue
-    (($(quarter "$number") == turn % 4)) || changed "${files[number]}" || continue
+    (($(quarter "$number") == turn % 4)) || changed "$number" || continue
   fi
   chosen+=($((number + 1))) searched+=("${finders[number]}")
 done
@@ -1225,7 +1234,7 @@ worlds='simulate|orders|messages$'
 tests=$(printf '%s\n' ${searched[*]} | sort -u | grep -vE "^($worlds|loom)" || true)
 # With the tests of its package, `simulate` is built.
 # shellcheck disable=SC2046,SC2086
-run_tests --no-run --test models $(printf -- '--test %s ' $tests)
+run_tests --no-run --test models $(printf -- '--test %s ' $tests | sed 's/--test $//')
 [ -z "$(finders_named loom)" ] || run_loom --no-run
 [ -z "$(finders_named messages)" ] || run_messages --no-run
 
@@ -1233,14 +1242,18 @@ run_tests --no-run --test models $(printf -- '--test %s ' $tests)
 for finder in $(finders_named .); do
   search "$finder"
 done
-# Most searches use one processor, so as many run at a time as there are processors.
+# Most searches use one processor, so as many run at a time as there are processors. A test in real time runs alone: beside
+# others it would lose its patience, and find what is not there.
 missed=0
 for number in "${chosen[@]}"; do
   for finder in ${finders[number - 1]}; do
-    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do
+    others=$(($(nproc) - 1))
+    [[ $finder != rt_* ]] || others=0
+    while [ "$(jobs -rp | wc -l)" -gt "$others" ]; do
       wait -n || missed=1
     done
     find_bug "$number" "$finder" &
+    [[ $finder != rt_* ]] || wait $! || missed=1
   done
 done
 for search in $(jobs -p); do
@@ -1250,4 +1263,4 @@ done
 
 echo
 echo "every planted bug was found, ${#chosen[@]} of them"
-[ -n "$ONLY_SOME" ] || [ -n "$(git status --porcelain -- ':!tests/planted-base')" ] || git rev-parse HEAD > tests/planted-base
+[ -n "$ONLY_SOME" ] || [ -z "$head" ] || echo "$head" > tests/planted-base

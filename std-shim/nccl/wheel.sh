@@ -11,7 +11,8 @@ if ! [ -s "$library" ]; then
   mkdir -p "$cache"
   scratch=$(mktemp -d -p "$cache")
   trap 'rm -rf "$scratch"' EXIT
-  python3 -m pip download --quiet --no-deps --dest "$scratch" "nvidia-nccl-cu12==$VERSION" >&2
+  python3 -m pip download --quiet --no-deps --dest "$scratch" "nvidia-nccl-cu12==$VERSION" >&2 ||
+    { echo "skipped: pip cannot download nvidia-nccl-cu12 $VERSION" >&2; exit 77; }
   # A wheel is a zip file.
   python3 -m zipfile -e "$scratch"/nvidia_nccl_cu12-*.whl "$scratch"
   mv "$scratch/nvidia/nccl/lib/libnccl.so.2" "$library"
