@@ -185,7 +185,8 @@ fn handles_take_back_what_waits_and_what_is_under_way() {
         assert!(world.far.bytes(200_000, 3000).iter().all(|byte| *byte == number));
     }
     assert!(world.far.bytes(0, 100_000).iter().all(|byte| *byte == TARGET_POISON));
-    let world = World::new(2, &P2pBuilder::new());
+    // The only message never goes, so shutting down waits for as long as it may.
+    let world = World::with_patience(2, &P2pBuilder::new(), Duration::from_millis(10));
     let mut handle = world.near.handle();
     let waiting = world.near.send(&mut handle, (0, 100, 7)).unwrap();
     assert!(matches!(handle.cancel_send(&waiting), Err(HandleCancelError::NotRerouting)));

@@ -269,7 +269,7 @@ impl Domain for Recorded {
             let since = Instant::now();
             while begun.load(SeqCst) < *needed {
                 assert!(
-                    since.elapsed() < Duration::from_secs(60),
+                    since.elapsed() < Duration::from_secs(600),
                     "{} has begun alone",
                     memory.length
                 );

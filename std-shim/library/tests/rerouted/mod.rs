@@ -468,6 +468,6 @@ pub fn first_offer(ends: &mut Ends, links: &[HealingLink; 2]) -> (usize, Replace
                 }
             }
         }
-        assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
+        assert!(begin.elapsed() < fixture::LONG, "{}", ends.report());
     }
 }
