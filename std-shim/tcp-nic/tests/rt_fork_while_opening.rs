@@ -11,6 +11,7 @@
 mod in_fork;
 
 use in_fork::in_fork;
+use libtest_mimic::{Arguments, Trial};
 use polyrail_tcp_nic::{Device, DeviceOptions};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,18 +45,11 @@ fn a_child_waits_for_no_thread_of_its_parent() {
     });
 }
 
-/// The name of the test, for `--skip`, as the harness of other tests takes it.
-const NAME: &str = "a_child_waits_for_no_thread_of_its_parent";
-
-// A panic must not leave it, so it ends the process there.
 #[unsafe(no_mangle)]
 extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
-    let arguments: Vec<_> = std::env::args().collect();
-    if arguments.windows(2).any(|two| two == ["--skip", NAME]) {
-        println!("{NAME}: skipped");
-        return 0;
-    }
-    a_child_waits_for_no_thread_of_its_parent();
-    println!("{NAME}: ok");
-    0
+    let test = Trial::test("a_child_waits_for_no_thread_of_its_parent", || {
+        a_child_waits_for_no_thread_of_its_parent();
+        Ok(())
+    });
+    c_int::from(libtest_mimic::run(&Arguments::from_args(), vec![test]).has_failed())
 }

@@ -1,7 +1,7 @@
 //! Drives every table of the built plugin as NCCL does: two ranks in this process, over NICs in
 //! memory.
 //!
-//!     cargo test -p polyrail-nccl --features test-hooks --test rt_plugin [-- NAME...]
+//!     cargo test -p polyrail-nccl --features test-hooks --test rt_plugin [-- NAME]
 //!
 //! Each test runs in its own process, because settings are environment variables, and a test that
 //! hangs fails. With TELL in the environment, what the plugin logs is shown.
@@ -27,6 +27,7 @@ mod table;
 mod traffic;
 mod works;
 
+use libtest_mimic::{Arguments, Failed, Trial};
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -145,26 +146,11 @@ fn main() -> ExitCode {
         (case.run)(&Plugin::load());
         return ExitCode::SUCCESS;
     }
-    let names: Vec<String> =
-        env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let is_chosen =
-        |case: &&Case| names.is_empty() || names.iter().any(|name| case.name.contains(name));
-    let mut failed = Vec::new();
-    for case in all_cases().into_iter().filter(is_chosen) {
-        let begin = Instant::now();
-        let result = run(case);
-        let took = begin.elapsed().as_secs_f32();
-        println!(
-            "test {} ... {} ({took:.1} s)",
-            case.name,
-            if result.is_ok() { "ok" } else { "FAILED" }
-        );
-        if let Err(why) = result {
-            println!("{why}");
-            failed.push(case.name);
-        }
-    }
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let trial = |case: &'static Case| Trial::test(case.name, || run(case).map_err(Failed::from));
+    let trials = all_cases().into_iter().map(trial).collect();
+    // One at a time: each has threads that poll.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// Runs a test in its own process.
