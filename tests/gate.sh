@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . tests/steps.sh
 
-STEPS="lint docs imports unit worlds loom planted"
+STEPS="lint docs rules unit worlds loom planted"
 
 # The only clock: a test program that takes so many seconds hangs.
 LIMITED="timeout --foreground 600"
@@ -48,7 +48,11 @@ docs() {
   RUSTDOCFLAGS=${DENY:-} cargo doc $ALL --no-deps
 }
 
-imports() {
+rules() {
+  say "tests that need real time are kept apart"
+  tests/real_time.sh
+  say "every step of the full test has passed lately: so many commits ago"
+  tests/full.sh --due
   say "no two modules import each other"
   tests/imports.sh
 }
@@ -56,12 +60,15 @@ imports() {
 unit() {
   say "tests, with the engine's invariants checked after every step"
   # What does not compile is compared with the words of one compiler.
-  local skip=
+  local skip= log=target/gate-unit.log
   is_the_compiler || skip="--skip misuse_does_not_compile"
-  cargo test $ALL --no-fail-fast --lib --bins --tests -- --include-ignored --skip rt_tests:: $skip
+  mkdir -p target
+  cargo test $ALL --no-fail-fast --lib --bins --tests -- --include-ignored --skip rt_tests:: $skip | tee $log
   say "examples in the documentation"
   # With a runner, rustdoc would run all of a crate in one process; so the limit is one for compiling them, too.
-  env -u "$RUNNER" timeout --foreground 1800 cargo test $ALL --doc
+  env -u "$RUNNER" timeout --foreground 1800 cargo test $ALL --doc | tee -a $log
+  say "as many tests as ever"
+  [ -n "$skip" ] || tests/real_time.sh "$(awk '/^test result:/ { sum += $4 } END { print sum }' $log)"
 }
 
 worlds() {
