@@ -354,8 +354,8 @@ result_of() {
       [ $? = 0 ] && result=FLAKY || result=FAILED
       ;;
   esac
-  # What a step that passed could not do, too.
-  why=$(sed -n 's/^.*skipped: //p' "$REPORT/$step.1.log" | sort -u | paste -sd ';' -)
+  # What a step that passed could not do, too; and the tests that failed, and then passed.
+  why=$(sed -nE 's/^.*skipped: //p; s/^ +FLAKY [^]]*\] *(\([^)]*\) *)?/flaky: /p' "$REPORT/$step.1.log" | sort -u | paste -sd ';' -)
   [ $result != FAILED ] || failed=1
   row="| $step | $result | $((SECONDS - begun)) s | $(date -I) | $COMMIT | $(inputs "$step") | $why |"
   echo "$row" >> $REPORT/summary.md
