@@ -200,7 +200,7 @@ fn open_verbs(
     options: &OpenOptions,
 ) -> Result<AnyDomain, OpenError> {
     check_new(opened, &name.device)?;
-    let opened = rdma::open_devices(std::slice::from_ref(name), &options.verbs);
+    let opened = rdma::open_devices([name], &options.verbs);
     let domains = opened.map_err(|error| match error {
         rdma::OpenError::OtherBackend(other) => other.into(),
         error => OpenError::Verbs(error),

@@ -9,6 +9,7 @@ use crate::endpoint::MAX_DEVICES;
 use crate::place::{Near, NoPciDevice, Origin, Place};
 use crate::trace;
 use polyrail_ffi::{Device, DeviceList, PortAttributes, PortState, Transport, VerbsError};
+use std::borrow::Borrow;
 
 /// Options of opening devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -173,7 +174,7 @@ fn reasons(devices: &[(String, Unusable)]) -> String {
 /// A named device does not exist or cannot be used; without names, no device can be used, or there
 /// is no PCI device to be near to.
 pub fn open_devices(
-    names: &[DeviceName],
+    names: impl IntoIterator<Item: Borrow<DeviceName>>,
     options: &OpenOptions,
 ) -> Result<Vec<VerbsDomain>, OpenError> {
     open_devices_with(names, options, |_, _| {})
@@ -187,20 +188,21 @@ pub fn open_devices(
 ///
 /// As [`open_devices`].
 pub fn open_devices_with(
-    names: &[DeviceName],
+    names: impl IntoIterator<Item: Borrow<DeviceName>>,
     options: &OpenOptions,
     mut not_used: impl FnMut(&str, &Unusable),
 ) -> Result<Vec<VerbsDomain>, OpenError> {
+    let names: Vec<_> = names.into_iter().map(|name| name.borrow().clone()).collect();
     let list = match DeviceList::new().map_err(DevicesError::from) {
         Ok(list) if list.iter().len() > 0 => list,
-        Ok(_) => return Err(no_devices(names, what_is_missing())),
-        Err(reason) => return Err(no_devices(names, reason)),
+        Ok(_) => return Err(no_devices(&names, what_is_missing())),
+        Err(reason) => return Err(no_devices(&names, reason)),
     };
     let mut report = |device: &str, reason: &Unusable| {
         trace::port_not_used(device, reason);
         not_used(device, reason);
     };
-    match names {
+    match &*names {
         [] => open_usable(&list, options, &mut report),
         names => open_named(&list, names, options, &mut report),
     }
@@ -338,9 +340,9 @@ mod rt_tests {
     #[test]
     fn without_devices_the_error_names_what_is_missing() {
         let Err(expected) = crate::devices::devices() else { return };
-        let error = open_devices(&[], &OpenOptions::default()).unwrap_err();
+        let error = open_devices([] as [DeviceName; 0], &OpenOptions::default()).unwrap_err();
         assert_eq!(error, OpenError::None(expected.clone()));
-        let names = ["mlx5_0", "mlx5_1:1"].map(|name| name.parse().unwrap());
+        let names = ["mlx5_0", "mlx5_1:1"].map(|name| name.parse::<DeviceName>().unwrap());
         let error = open_devices(&names, &OpenOptions::default()).unwrap_err();
         let words = "cannot use device mlx5_0, which is not a network interface either";
         assert_eq!(error.to_string(), words);
@@ -352,7 +354,7 @@ mod rt_tests {
 
     #[test]
     fn a_network_interface_is_not_an_rdma_device_that_is_missing() {
-        let names = ["mlx5_0", "lo:1"].map(|name| name.parse().unwrap());
+        let names = ["mlx5_0", "lo:1"].map(|name| name.parse::<DeviceName>().unwrap());
         for error in [
             no_devices(&names, DevicesError::KernelModule),
             open_devices(&names[1..], &OpenOptions::default()).unwrap_err(),

@@ -41,8 +41,7 @@ impl Verbs {
         let wanted =
             if settings.devices.is_empty() { active(&reports) } else { settings.devices.clone() };
         for name in wanted {
-            let one = std::slice::from_ref(&name);
-            let opened = open_devices_with(one, &options, |device, reason| {
+            let opened = open_devices_with([&name], &options, |device, reason| {
                 log::warn(&format!("a port of {device} is not used: {}", Chain(reason)));
             });
             match opened {

@@ -59,7 +59,7 @@ pub(super) fn open_verbs(
     use polyrail::rdma::{OpenError, OpenOptions, open_devices_with};
     let options =
         OpenOptions { gid_index: choice.gid_index, near: choice.near.unwrap_or_default() };
-    let opened = open_devices_with(&choice.verbs_names(), &options, |device, reason| {
+    let opened = open_devices_with(choice.verbs_names(), &options, |device, reason| {
         not_used(device, reason);
     });
     match opened {

@@ -1,7 +1,7 @@
 //! Devices, ports, addresses and attributes.
 
 use crate::fixture::{GID_INDEX, PORT, Rails};
-use polyrail::backend::Domain;
+use polyrail::backend::{DeviceName, Domain};
 use polyrail::place::Near;
 use polyrail::rdma::{OpenOptions, VerbsDomain, open_devices};
 use polyrail_ffi::{
@@ -26,7 +26,7 @@ pub(super) fn devices_report_their_identity(rails: &Rails) {
     let place = polyrail::place::Place::of("rxeA0");
     assert_eq!((place.parent.as_deref(), place.pci), (Some("a0"), None));
     // All devices are equally near to this thread.
-    let of = |near| open_devices(&[], &OpenOptions { near, ..OpenOptions::default() });
+    let of = |near| open_devices([] as [DeviceName; 0], &OpenOptions { near, ..OpenOptions::default() });
     let names = |domains: &[VerbsDomain]| -> Vec<String> {
         domains.iter().map(|domain| domain.device_name().to_owned()).collect()
     };
