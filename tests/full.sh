@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.." || exit
 
 # Those that measure time, and those that wait for clocks while they are slowed down, run alone, as all do.
 STEPS="features tests examples no_std c nixl fuzz races aarch64 nccl simulate sweep enumerate states planted package copy netns
-  rxe bench instructions libclang"
+  compare rxe bench instructions libclang"
 # The kernel's driver has locked up a processor of the guest when a link went down under the load of other work.
 MORE="links"
 
@@ -134,7 +134,7 @@ no_std() {
   for target in x86_64-unknown-none aarch64-unknown-none thumbv7em-none-eabihf riscv32imac-unknown-none-elf \
     riscv32imc-unknown-none-elf; do
     install_target $target
-    cargo check -p polyrail-core --locked --target $target
+    RUSTFLAGS=${DENY:-} cargo check -p polyrail-core --locked --target $target
   done
   # Debian's gcc-multilib cannot be installed beside a compiler for aarch64; these parts of it can.
   tests/packages.sh "gcc-$(cc -dumpversion)-multilib" libc6-dev-i386
@@ -284,11 +284,17 @@ copy() {
 }
 
 netns() {
-  say "two hosts on this machine: links that fail and return, requests that are taken back, and the goodput of four links"
+  say "two hosts on this machine: links that fail and return, and requests that are taken back"
   tests/netns/faults.sh
   tests/netns/pairs.sh
   tests/netns/taken_back.sh 300
-  tests/netns/goodput.sh 1 | figures goodput
+}
+
+compare() {
+  say "two hosts on this machine: goodput and latency beside iperf3, MPTCP, UCX and NIXL, copies beside rsync and scp"
+  tests/netns/goodput.sh | figures goodput
+  tests/netns/compare.sh 1 | figures compare
+  tests/netns/copy.sh 1 | figures copy
 }
 
 rxe() {
