@@ -9,10 +9,12 @@ use crate::measure::{Figures, Timed, measure_in_turns};
 use crate::processors::elsewhere;
 use crate::rings::{Pushed, Rings};
 use crate::workload::OUTSTANDING;
+use polyrail::backend::{Connect, Domain};
 use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
 use polyrail::progress::{Handle, Pending, ProgressThread, SubmitError};
+use polyrail_core::hardware::CompletionQueue;
 use polyrail_core::verbs::{AccessFlags, DeviceKeys, LocalBuffer, RecvWr, SendWr};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -46,20 +48,29 @@ impl Route {
 }
 
 /// Both ends, connected.
-struct Ends {
-    near: Endpoint,
-    far: Endpoint,
+pub(crate) struct Ends<D: Domain = ProtectionDomain> {
+    near: Endpoint<D::Qp, D::Cq>,
+    far: Endpoint<D::Qp, D::Cq>,
     route: Route,
-    _memory: [RegisteredBuffer; 2],
+    _memory: [RegisteredBuffer<D::Region>; 2],
 }
 
 impl Ends {
     fn new(rails: usize) -> Self {
-        let fabric = Fabric::threaded();
-        let open = |name: &str| -> ProtectionDomain {
-            fabric.create_device(DeviceConfig::named(name)).alloc_pd().expect("a new device")
-        };
-        let domains = ["near", "far"].map(open);
+        Self::between(domains(), rails)
+    }
+}
+
+/// Of two devices of one fabric.
+pub(crate) fn domains() -> [ProtectionDomain; 2] {
+    let fabric = Fabric::threaded();
+    ["near", "far"].map(|name| {
+        fabric.create_device(DeviceConfig::named(name)).alloc_pd().expect("a new device")
+    })
+}
+
+impl<D: Domain> Ends<D> {
+    fn between(domains: [D; 2], rails: usize) -> Self {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let memory = domains.each_ref().map(|domain| {
             RegisteredBuffer::new(LENGTH as usize, access, &[domain]).expect("memory")
@@ -75,19 +86,29 @@ impl Ends {
     }
 
     /// The same, with receives for a whole window.
-    fn ready(rails: usize) -> Self {
-        let mut ends = Self::new(rails);
+    pub(crate) fn ready(domains: [D; 2], rails: usize) -> Self {
+        let mut ends = Self::between(domains, rails);
         (0..WINDOW).for_each(|_| receive(&mut ends.far));
         ends
     }
+
+    /// Carries this many requests, until both ends have reported all of them.
+    pub(crate) fn carry(&mut self, count: usize) {
+        let Self { near, far, route, .. } = self;
+        let [mut sent, mut taken] = [(); 2].map(|()| Progress::default());
+        while sent.done < count || taken.done < count {
+            sent.send(near, route, count);
+            taken.take(far);
+        }
+    }
 }
 
-fn receive(far: &mut Endpoint) {
+fn receive<Q: Connect, C: CompletionQueue>(far: &mut Endpoint<Q, C>) {
     far.post_recv(&RecvWr::notification(1)).expect("there is room for the window");
 }
 
 /// Completions of a poll, all of which are successes.
-fn poll(endpoint: &mut Endpoint) -> usize {
+fn poll<Q: Connect, C: CompletionQueue>(endpoint: &mut Endpoint<Q, C>) -> usize {
     let polled = endpoint.poll_with(WINDOW, |event| {
         assert!(event.completion().is_some_and(|wc| wc.status.is_success()));
     });
@@ -103,7 +124,12 @@ struct Progress {
 }
 
 impl Progress {
-    fn send(&mut self, near: &mut Endpoint, route: &Route, count: usize) -> usize {
+    fn send<Q: Connect, C: CompletionQueue>(
+        &mut self,
+        near: &mut Endpoint<Q, C>,
+        route: &Route,
+        count: usize,
+    ) -> usize {
         while self.posted < count && self.posted - self.done < WINDOW {
             near.post_send(&route.wr()).expect("there is room for the window");
             self.posted += 1;
@@ -114,7 +140,7 @@ impl Progress {
     }
 
     /// Takes notifications, and makes room for more.
-    fn take(&mut self, far: &mut Endpoint) -> usize {
+    fn take<Q: Connect, C: CompletionQueue>(&mut self, far: &mut Endpoint<Q, C>) -> usize {
         let came = poll(far);
         (0..came).for_each(|_| receive(far));
         self.done += came;
@@ -129,16 +155,10 @@ fn rings() -> Timed {
 }
 
 fn one_thread(rails: usize) -> Timed {
-    let mut ends = Ends::ready(rails);
+    let mut ends = Ends::ready(domains(), rails);
     Box::new(move |rounds| {
-        let Ends { near, far, route, .. } = &mut ends;
-        let count = rounds as usize * ROUND;
-        let [mut sent, mut taken] = [(); 2].map(|()| Progress::default());
         let start = Instant::now();
-        while sent.done < count || taken.done < count {
-            sent.send(near, route, count);
-            taken.take(far);
-        }
+        ends.carry(rounds as usize * ROUND);
         start.elapsed()
     })
 }
@@ -182,7 +202,7 @@ fn receiver(mut far: Endpoint) -> (Sender<usize>, Receiver<()>) {
 }
 
 fn two_threads(rails: usize) -> Timed {
-    let Ends { mut near, far, route, _memory } = Ends::ready(rails);
+    let Ends { mut near, far, route, _memory } = Ends::ready(domains(), rails);
     let (counts, done) = receiver(far);
     Box::new(move |rounds| {
         let _kept = &_memory;

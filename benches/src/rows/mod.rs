@@ -1,5 +1,6 @@
 //! The rows of the report: what is measured, and the limits of the engine.
 
+mod any;
 mod cycle;
 mod messages;
 mod polling;
@@ -26,7 +27,7 @@ pub struct Row {
     pub work: &'static str,
     /// Operations of one burst.
     pub operations: usize,
-    /// The same physical work done raw; of `routes_idle_4096`, the engine with the smaller table;
+    /// The same physical work done raw; of `any_software_nic`, the backend's own types; of `routes_idle_4096`, the engine with the smaller table;
     /// of `list_long_cycle`, the engine without lists; and of the rows of re-routing, the engine
     /// without it.
     pub floor: Make,
@@ -53,7 +54,7 @@ impl Row {
 }
 
 /// All rows, in the order in which they are printed.
-pub const ROWS: [Row; 27] = [
+pub const ROWS: [Row; 28] = [
     single::POST,
     single::POLL,
     single::CYCLE,
@@ -81,6 +82,7 @@ pub const ROWS: [Row; 27] = [
     messages::LARGE_4,
     messages::SENDER,
     messages::RECEIVER,
+    any::SOFTWARE,
 ];
 
 type NullSender<const RAILS: usize> = engine::Sender<NullQp, NullCq, RAILS>;

@@ -57,8 +57,10 @@
 //!
 //! # Cost
 //!
-//! Each call on the data path chooses between the backends. Nothing allocates. A program whose
-//! devices are always of one backend saves this by using the backend's own types.
+//! Each call on the data path chooses between the backends. Nothing allocates. A WRITE of which both
+//! ends are told takes 113 instructions more on the software NIC, 5% (post, post of a receive, polls
+//! at both ends; row `any_software_nic` of the benches). A program whose devices are always of one
+//! backend saves this by using the backend's own types.
 
 mod batch;
 mod completion_queue;

@@ -26,7 +26,8 @@ pub(super) fn devices_report_their_identity(rails: &Rails) {
     let place = polyrail::place::Place::of("rxeA0");
     assert_eq!((place.parent.as_deref(), place.pci), (Some("a0"), None));
     // All devices are equally near to this thread.
-    let of = |near| open_devices([] as [DeviceName; 0], &OpenOptions { near, ..OpenOptions::default() });
+    let of =
+        |near| open_devices([] as [DeviceName; 0], &OpenOptions { near, ..OpenOptions::default() });
     let names = |domains: &[VerbsDomain]| -> Vec<String> {
         domains.iter().map(|domain| domain.device_name().to_owned()).collect()
     };
