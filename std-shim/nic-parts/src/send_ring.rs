@@ -6,9 +6,10 @@ use crate::error::vendor;
 use crate::growth::{first_slots, grow, new_slots, next_slots};
 use crate::lists::{Listed, Lists};
 use crate::local::Local;
-use crate::memory::{DomainId, KeyFault, MemoryTable, Range};
+use crate::memory::{DomainId, KeyFault, MemoryTable, Range as MemoryRange};
 use polyrail_core::hardware::{QpLimits, Refusal};
 use polyrail_core::verbs::{AccessFlags, Imm, Opcode, SendFlags, SendRequest, Sge, WcStatus};
+use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
 /// The contents of an unused slot.
@@ -33,6 +34,9 @@ pub struct SendRing {
     lists: Lists,
     /// Empty before the first inline request that has bytes.
     inline: Box<[AtomicU8]>,
+    /// What was `inline` before the ring grew. A device may still send from it: see
+    /// [`inline_span`](Self::inline_span).
+    outgrown: Vec<Box<[AtomicU8]>>,
     inline_bytes: usize,
     capacity: usize,
     posted: u64,
@@ -49,6 +53,7 @@ impl SendRing {
             slots: vec![Listed::send(EMPTY); slots].into_boxed_slice(),
             lists: Lists::new(slots, max_sge),
             inline: Box::default(),
+            outgrown: Vec::new(),
             inline_bytes,
             capacity,
             posted: 0,
@@ -133,10 +138,29 @@ impl SendRing {
         // All that the memory holds. What is outstanding is among it.
         let positions = self.posted.saturating_sub(before as u64)..self.posted;
         grow(&mut self.slots, 1, positions.clone(), slots, || Listed::send(EMPTY));
-        let inline_bytes = self.inline_bytes;
-        grow(&mut self.inline, inline_bytes, positions.clone(), slots, || AtomicU8::new(0));
+        self.grow_inline(before, positions.clone());
         self.lists.grow(positions, slots);
         true
+    }
+
+    /// Copies the inline bytes at these positions, of `before` slots, into memory for the slots that
+    /// there are.
+    fn grow_inline(&mut self, before: usize, positions: Range<u64>) {
+        if self.inline.is_empty() {
+            return;
+        }
+        let outgrown = std::mem::take(&mut self.inline);
+        self.reserve_inline();
+        for position in positions {
+            self.inline_span(position).copy_from(self.slot_of(&outgrown, before, position));
+        }
+        self.outgrown.push(outgrown);
+    }
+
+    /// Returns the memory of a position's slot, among that of `slots` slots.
+    fn slot_of<'m>(&self, inline: &'m [AtomicU8], slots: usize, position: u64) -> Span<'m> {
+        let start = (position as usize & (slots - 1)) * self.inline_bytes;
+        Span::of(&inline[start..start + self.inline_bytes])
     }
 
     /// Copies an inline request's bytes into the next slot.
@@ -165,10 +189,12 @@ impl SendRing {
     }
 
     /// Returns the memory of the inline bytes of the request at `position`.
+    ///
+    /// It keeps them until the slot is used again, and is freed with the ring only, although the
+    /// ring grows: one thread may send from there without the lock under which another one posts.
     #[inline]
     pub fn inline_span(&self, position: u64) -> Span<'_> {
-        let start = self.index(position) * self.inline_bytes;
-        Span::of(&self.inline[start..start + self.inline_bytes])
+        self.slot_of(&self.inline, self.slots.len(), position)
     }
 
     /// Returns the request at `position`.
@@ -232,7 +258,7 @@ impl SendRing {
         }
         if request.buffers == 0 {
             let sge = request.sge;
-            let range = Range { key: sge.lkey(), addr: sge.addr(), length };
+            let range = MemoryRange { key: sge.lkey(), addr: sge.addr(), length };
             return memory.local(domain, range, access).map(Local::One);
         }
         Local::open(memory, domain, self.list(position), access)
@@ -319,6 +345,29 @@ mod tests {
         ring.inline_span(0).read(&mut bytes);
         assert_eq!(&bytes, b"abef");
         assert_eq!(ring.list(0), buffers);
+    }
+
+    /// A thread sends them meanwhile, without the lock under which another one posts.
+    #[test]
+    fn inline_bytes_stay_where_they_are_sent_from_while_the_ring_grows() {
+        const BYTES: u32 = 16;
+        let pages = Pages::new(BYTES as usize).unwrap();
+        let mut ring = SendRing::new(256, BYTES, 2);
+        let mut sent_from = Vec::new();
+        for wr_id in 0..256 {
+            pages.span(0, BYTES as usize).fill(wr_id as u8);
+            let sge = pages.local(0, BYTES).unwrap().sge(1);
+            let inline = SendRequest { flags: SendFlags::INLINE, sge, ..request(wr_id) };
+            ring.accept(&Listed::send(inline), &[], &LIMITS, 0).unwrap();
+            sent_from.push(ring.inline_span(wr_id).as_ptr());
+            for (byte, start) in sent_from.iter().enumerate() {
+                // SAFETY: the ring frees no inline bytes while it lives.
+                let span = unsafe { Span::new(*start, BYTES as usize) };
+                let mut bytes = [0; BYTES as usize];
+                span.read(&mut bytes);
+                assert_eq!(bytes, [byte as u8; BYTES as usize]);
+            }
+        }
     }
 
     #[test]
