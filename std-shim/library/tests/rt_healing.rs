@@ -4,6 +4,7 @@ mod fixture;
 mod recorded;
 mod rerouted;
 
+use fixture::LONG;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{
     ConnectError, Endpoint, EndpointBuilder, EndpointError, HealingMessage, connect_endpoints,
@@ -101,7 +102,7 @@ fn a_device_that_stays_silent_holds_up_no_requests() {
             let begin = Instant::now();
             ends.finish(|ends| {
                 assert!(
-                    begin.elapsed() < Duration::from_secs(60),
+                    begin.elapsed() < LONG,
                     "{} {of_near} {scheme:?} {:#?} {:#?}",
                     ends.report(),
                     ends.near.told(),
@@ -124,13 +125,11 @@ fn rail_0_waits_for_its_device_for_a_while() {
         ends.far.devices[0].inject(When::Now, Fault::LinkDown);
         ends.poll_until(|ends| !ends.is_ready());
         ends.poll_until(Ends::is_ready);
-        let events = &ends.near.events;
-        let is_of_rail_0 = |kind| {
-            events
-                .iter()
-                .find(|event| event.event.rail == RailId::Data(0) && event.event.kind == kind)
-        };
-        let returned = is_of_rail_0(RailEventKind::Returned).unwrap();
+        // The end whose device it is knows of the failure first. The other one may hear of it late.
+        let returned = ends.far.events.iter().find(|event| {
+            event.event.rail == RailId::Data(0) && event.event.kind == RailEventKind::Returned
+        });
+        let returned = returned.unwrap();
         assert!(returned.out_for >= WHILE, "{returned}");
         let moved = [&ends.near, &ends.far].map(|end| end.endpoint.device_of(RailId::Data(0)));
         assert!(moved[0].ends_with(['1', '2', '3']) && moved[1] == moved[0].replace("near", "far"));
@@ -153,36 +152,43 @@ fn rail_0_waits_for_its_device_for_a_while() {
 /// The only rail in service is not sent home: without any the endpoint would end.
 #[test]
 fn rail_0_goes_home_when_another_rail_is_in_service() {
-    const HOME_AFTER: Duration = Duration::from_millis(300);
     for scheme in SCHEMES {
-        let mut ends = Ends::new(
-            11,
-            2,
-            &healed(scheme)
-                .rails(2)
-                .healing(Healing { home_after: Some(HOME_AFTER), ..Healing::default() }),
-        );
-        let links = [&ends.near, &ends.far].map(|end| end.devices[0].clone());
-        for link in &links {
-            link.inject(When::Now, Fault::LinkDown);
-        }
-        ends.poll_until(|ends| !ends.is_ready());
-        ends.poll_until(Ends::is_ready);
-        assert_eq!(ends.near.endpoint.device_of(RailId::Data(0)), "near1");
-        for link in &links {
-            link.inject(When::Now, Fault::LinkUp);
-        }
-        // Long enough for both to hear of the links, and then until it is time.
-        let begin = Instant::now();
-        ends.poll_until(|_| begin.elapsed() > Duration::from_millis(20));
-        sleep(HOME_AFTER);
-        assert!(ends.near.endpoint.fail_rail(RailId::Data(1)));
-        ends.poll_until(|ends| {
-            ends.is_ready() && ends.near.endpoint.device_of(RailId::Data(0)) == "near0"
-        });
-        ends.limit(MESSAGES);
-        ends.finish(|_| ());
+        // On a machine that is busy, the time may be over before the other rail is out of service.
+        let times = [300, 3_000, 30_000].map(Duration::from_millis);
+        let is_home = times.into_iter().any(|home_after| goes_home_late(scheme, home_after));
+        assert!(is_home, "{scheme:?}: it is always time to go home");
     }
+}
+
+/// Takes the other rail out of service while rail 0 may not go home yet, and lets it go home.
+/// Returns false if it was too late for that.
+fn goes_home_late(scheme: Scheme, home_after: Duration) -> bool {
+    let healing = Healing { home_after: Some(home_after), ..Healing::default() };
+    let mut ends = Ends::new(11, 2, &healed(scheme).rails(2).healing(healing));
+    let links = [&ends.near, &ends.far].map(|end| end.devices[0].clone());
+    for link in &links {
+        link.inject(When::Now, Fault::LinkDown);
+    }
+    ends.poll_until(|ends| !ends.is_ready());
+    ends.poll_until(Ends::is_ready);
+    assert_eq!(ends.near.endpoint.device_of(RailId::Data(0)), "near1");
+    let begin = Instant::now();
+    for link in &links {
+        link.inject(When::Now, Fault::LinkUp);
+    }
+    // Long enough for both to hear of the links, and then until it is time.
+    ends.poll_until(|_| begin.elapsed() > Duration::from_millis(20));
+    if begin.elapsed() >= home_after {
+        return false;
+    }
+    sleep(home_after);
+    assert!(ends.near.endpoint.fail_rail(RailId::Data(1)));
+    ends.poll_until(|ends| {
+        ends.is_ready() && ends.near.endpoint.device_of(RailId::Data(0)) == "near0"
+    });
+    ends.limit(MESSAGES);
+    ends.finish(|_| ());
+    true
 }
 
 /// Nor is it if the owners have taken the others out.
@@ -218,7 +224,7 @@ fn end_of(ends: &mut Ends, near: bool) -> EndpointError {
     let begin = Instant::now();
     while !ends.side(near).has_ended() {
         ends.step();
-        assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
+        assert!(begin.elapsed() < LONG, "{}", ends.report());
     }
     let end = if near { &mut ends.near } else { &mut ends.far };
     end.endpoint.failure().unwrap()
@@ -347,7 +353,7 @@ fn an_endpoint_that_is_dropped_leaves_nobody_waiting() {
     let begin = Instant::now();
     while far.endpoint.state() != QpState::Error {
         _ = far.endpoint.poll(16);
-        assert!(begin.elapsed() < Duration::from_secs(20), "nobody says anything");
+        assert!(begin.elapsed() < LONG, "nobody says anything");
     }
     assert_eq!(far.endpoint.failure(), Some(EndpointError::Peer));
 }
@@ -421,7 +427,7 @@ fn a_port_that_stays_down_is_tried_once_in_an_interval() {
         // Another thread makes the attempt. Long enough for a second one after the first.
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_millis(200) || ends[cut].asked() == before[cut] {
-            assert!(begin.elapsed() < Duration::from_secs(20), "nothing was tried");
+            assert!(begin.elapsed() < LONG, "nothing was tried");
             for end in &mut ends {
                 _ = end.endpoint.poll(16);
                 end.endpoint.heal();
@@ -468,7 +474,7 @@ fn queue_pairs_that_take_long_to_connect_hold_nobody_up() {
                     let end = if random.one_in(2) { &mut near } else { &mut far };
                     end.fail_rail(rail);
                 }
-                assert!(begin.elapsed() < Duration::from_secs(20), "round {round}");
+                assert!(begin.elapsed() < LONG, "round {round}");
             }
             assert!(polls >= 100, "in service after {polls} polls");
         }

@@ -4,7 +4,7 @@
 mod fixture;
 mod rerouted;
 
-use fixture::Host;
+use fixture::{Host, LONG};
 use polyrail::endpoint::{
     Endpoint, EndpointBuilder, HealingLink, HealingMessage, ReplacementAddress, connect_endpoints,
 };
@@ -128,7 +128,7 @@ fn a_peer_may_be_late_although_a_rail_is_out_of_service() {
         let begin = Instant::now();
         while near.virtual_qp().rail_state(RailId::Data(3)) != Some(RailState::Down) {
             poll(&mut near, &mut far);
-            assert!(begin.elapsed() < Duration::from_secs(20));
+            assert!(begin.elapsed() < LONG);
         }
         let keys = near_host.buffer.toward(&far_host.buffer.remote()).unwrap();
         let from = near_host.buffer.local(0, 20_000).unwrap();
@@ -155,7 +155,7 @@ fn a_peer_may_be_late_although_a_rail_is_out_of_service() {
         };
         far.post_recv(&wr).unwrap();
         let begin = Instant::now();
-        while completed < 2 && begin.elapsed() < Duration::from_secs(20) {
+        while completed < 2 && begin.elapsed() < LONG {
             completed += poll(&mut near, &mut far);
         }
         assert_eq!(completed, 2, "{scheme:?}");
@@ -192,7 +192,7 @@ fn an_endpoint_that_is_given_up_tells_its_peer() {
         while ends.far.endpoint.state() != QpState::Error {
             ends.fabric.step();
             _ = ends.far.endpoint.poll(16);
-            assert!(begin.elapsed() < Duration::from_secs(2), "{}", ends.report());
+            assert!(begin.elapsed() < LONG, "{}", ends.report());
         }
     }
 }
@@ -229,7 +229,7 @@ fn a_thread_that_ends_tells_the_peers() {
     let begin = Instant::now();
     while far.state() != QpState::Error {
         _ = far.poll(16);
-        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", far.state());
+        assert!(begin.elapsed() < LONG, "{:?}", far.state());
     }
 }
 
@@ -312,54 +312,82 @@ fn what_had_no_room_is_told_later() {
     assert!(ends.is_ready(), "{}", ends.report());
 }
 
-const PATIENCE: Duration = Duration::from_millis(160);
-
 /// Two ends with limits, of which the near one is told nothing of a rail that fails with requests
-/// in flight.
-fn impatient_ends() -> Ends {
-    let timeout = Some(PATIENCE);
+/// in flight. Either may give up.
+fn impatient_ends(patience: Duration) -> Ends {
+    let timeout = Some(patience);
     let healing = Healing { fence_timeout: timeout, rail_timeout: timeout, ..Healing::default() };
-    Ends::apart(Fabric::deterministic(2), 4, &healed(Scheme::Spray).healing(healing))
+    let builder = healed(Scheme::Spray).healing(healing);
+    let mut ends = Ends::apart(Fabric::deterministic(2), 4, &builder);
+    ends.near.may_fail = true;
+    ends.far.may_fail = true;
+    ends
+}
+
+/// Whether patience does not end where it must not. The clock is the system's, and on a machine
+/// that is busy with something else a short patience ends while this thread does not run: a longer
+/// one is tried then.
+fn lasts(outlives: impl Fn(Duration) -> bool) -> bool {
+    [160, 1_600, 16_000].map(Duration::from_millis).into_iter().any(outlives)
 }
 
 fn carry_until_ready(ends: &mut Ends) {
+    assert!(are_ready_again(ends), "{}", ends.report());
+}
+
+/// Carries everything between the two ends until all is well. Returns whether no end gave up.
+fn are_ready_again(ends: &mut Ends) -> bool {
     let [near, far] = ends.links();
     let begin = Instant::now();
     while !ends.is_ready() {
+        if [&ends.near, &ends.far].iter().any(|end| end.endpoint.state() == QpState::Error) {
+            return false;
+        }
         steps(ends, 8);
         carry(&near, &far);
         carry(&far, &near);
-        assert!(begin.elapsed() < Duration::from_secs(20), "{}", ends.report());
+        assert!(begin.elapsed() < LONG, "{}", ends.report());
     }
+    true
 }
 
 /// What the peer told meanwhile is heard before patience ends.
 #[test]
 fn an_owner_who_was_away_has_not_waited() {
-    let mut ends = impatient_ends();
-    ends.near.devices[1].inject(When::Bytes(50_000), Fault::LinkDown);
-    ends.go_on(|_| (), |ends| !ends.near.events.is_empty());
-    sleep(3 * PATIENCE);
-    steps(&mut ends, 40);
-    assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
-    ends.near.devices[1].inject(When::Now, Fault::LinkUp);
-    carry_until_ready(&mut ends);
+    assert!(lasts(|patience| {
+        let mut ends = impatient_ends(patience);
+        ends.near.devices[1].inject(When::Bytes(50_000), Fault::LinkDown);
+        ends.go_on(|_| (), |ends| !ends.near.events.is_empty());
+        sleep(3 * patience);
+        steps(&mut ends, 40);
+        if ends.near.endpoint.state() == QpState::Error {
+            return false;
+        }
+        assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
+        ends.near.devices[1].inject(When::Now, Fault::LinkUp);
+        are_ready_again(&mut ends)
+    }));
 }
 
 /// A peer may be away while there is nothing to do.
 #[test]
 fn patience_begins_with_requests() {
-    let mut ends = impatient_ends();
-    ends.limit(0);
-    ends.near.endpoint.fail_rail(RailId::Data(1));
-    let begin = Instant::now();
-    while begin.elapsed() < 2 * PATIENCE {
-        steps(&mut ends, 1);
-    }
-    ends.near.limit = 3;
-    steps(&mut ends, 40);
-    assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
-    carry_until_ready(&mut ends);
+    assert!(lasts(|patience| {
+        let mut ends = impatient_ends(patience);
+        ends.limit(0);
+        ends.near.endpoint.fail_rail(RailId::Data(1));
+        let begin = Instant::now();
+        while begin.elapsed() < 2 * patience {
+            steps(&mut ends, 1);
+        }
+        ends.near.limit = 3;
+        steps(&mut ends, 40);
+        if ends.near.endpoint.state() == QpState::Error {
+            return false;
+        }
+        assert_eq!(ends.near.endpoint.state(), QpState::Degraded, "{}", ends.report());
+        are_ready_again(&mut ends)
+    }));
 }
 
 /// Whoever polls late is told of everything that arrived before the peer's end, and of the end.
@@ -379,7 +407,7 @@ fn what_arrived_before_the_end_is_told() {
         }
         let mut sent = 0;
         let begin = Instant::now();
-        while sent < MESSAGES as usize && begin.elapsed() < Duration::from_secs(20) {
+        while sent < MESSAGES as usize && begin.elapsed() < LONG {
             fabric.step();
             sent += near.poll(16).completions.len();
         }
@@ -389,7 +417,7 @@ fn what_arrived_before_the_end_is_told() {
         while far.state() != QpState::Error || told.len() < MESSAGES as usize {
             fabric.step();
             told.extend(far.poll(1).completions);
-            assert!(begin.elapsed() < Duration::from_secs(20), "{}", told.len());
+            assert!(begin.elapsed() < LONG, "{}", told.len());
         }
         let is_next =
             |(number, wc): (u64, &VirtualWc)| wc.wr_id == number && wc.status.is_success();
