@@ -102,7 +102,6 @@ fn two_links_are_cut_one_after_the_other() {
             ends.near.devices[first].inject(When::Now, Fault::LinkUp);
             ends.far.devices[second].inject(When::Now, Fault::LinkUp);
             ends.finish(|_| ());
-            // A rail may just go back to its own device.
             ends.poll_until(Ends::is_ready);
         }
     }
