@@ -5,51 +5,81 @@ use polyrail::nic::Fault;
 use polyrail_faults::Relay;
 use std::time::Instant;
 
-/// Time between two cuts, and the number of cuts.
-const CUT_EVERY: Duration = Duration::from_millis(60);
+/// Number of cuts, and the time for which a channel is there before it is cut.
 const CUTS: u64 = 4;
+const THERE_FOR: Duration = Duration::from_millis(20);
 
-/// Longer than all cuts take.
-const LONG: Duration = Duration::from_millis(700);
-
-/// Calls a function with a relay that cuts the control channel a few times once data moves, since a
-/// channel cannot be resumed before both sides are connected. Returns the result and the number of
-/// channels.
-fn through_cuts<T>(address: &str, host: &Host, work: impl FnOnce(&str) -> T) -> (T, u64) {
+/// Calls a function with a relay that cuts the control channel a few times once the host's first
+/// device has carried more than `after` bytes: a channel cannot be resumed before both sides are
+/// connected. Each channel is cut only when it is there, and `then` is called when there is one
+/// after the last cut, however long that takes: the function has to go on until then. Returns its
+/// result and the number of channels.
+fn through_cuts<T>(
+    address: &str,
+    host: &Host,
+    after: u64,
+    work: impl FnOnce(&Relay) -> T,
+    then: impl FnOnce() + Send,
+) -> (T, u64) {
     let relay = Relay::to(address.parse().unwrap()).unwrap();
     let is_over = AtomicBool::new(false);
-    let goes_on = || !is_over.load(Ordering::Relaxed);
     let result = thread::scope(|scope| {
         scope.spawn(|| {
+            let wait_until = |is_so: &dyn Fn() -> bool| {
+                while !is_so() && !is_over.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            };
             let device = host.all_domains()[0].device();
-            while goes_on() && device.carried_bytes() == 0 {
-                thread::yield_now();
-            }
-            for _ in 0..CUTS {
+            wait_until(&|| device.carried_bytes() > after);
+            for cuts in 1..=CUTS {
                 relay.cut();
-                thread::sleep(CUT_EVERY);
+                wait_until(&|| relay.relayed() > cuts);
+                thread::sleep(THERE_FOR);
             }
+            then();
         });
         let _over = SetAtEnd(&is_over);
-        work(&relay.address().to_string())
+        work(&relay)
     });
     (result, relay.relayed())
+}
+
+/// Makes a measurement over a control channel that is cut, until there is one after the last cut.
+/// Returns its result and the number of channels.
+fn measure_through_cuts(
+    config: &PerfConfig,
+    address: &str,
+    host: &Host,
+    meanwhile: impl FnOnce(&Relay, &AtomicBool) + Send,
+) -> (Result<Measurement, PerfError>, u64) {
+    /// More than the requests that warm up.
+    const MEASURED: u64 = 64 << 20;
+    let config = PerfConfig { limit: Limit::Time(AGES), ..*config };
+    let progress = PerfProgress::default();
+    let work = |relay: &Relay| {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| meanwhile(relay, &is_over));
+            let _over = SetAtEnd(&is_over);
+            measure_to(&config, relay.address().to_string(), host.all_domains(), &progress)
+        })
+    };
+    let then = || progress.interrupted.store(true, Ordering::Relaxed);
+    through_cuts(address, host, MEASURED, work, then)
 }
 
 #[test]
 fn a_measurement_outlives_its_control_channels() {
     let ends = [(Operation::WriteImm, Scheme::Spray), (Operation::Write, Scheme::Dqplb)];
     for (operation, scheme) in ends {
-        let limit = Limit::Time(LONG);
-        let config = PerfConfig { operation, scheme, limit, ..PerfConfig::default() };
+        let config = PerfConfig { operation, scheme, ..PerfConfig::default() };
         let ((measured, links), served) = served(&ServeOptions::default(), 1, |address, host| {
-            through_cuts(address, host, |address| {
-                measure_to(&config, address, host.all_domains(), &PerfProgress::default())
-            })
+            measure_through_cuts(&config, address, host, |_, _| ())
         });
         let measured = measured.unwrap();
         let [Ok(Served::Perf(there))] = &served[..] else { panic!("{served:?}") };
-        assert!(there.requests >= measured.requests && links > CUTS / 2, "{links} links");
+        assert!(there.requests >= measured.requests && links > CUTS, "{links} links");
     }
 }
 
@@ -78,7 +108,7 @@ fn a_peer_that_breaks_its_link_again_and_again_is_sent_away() {
                 Ok(message) => panic!("{message:?}"),
                 Err(_) => break,
             }
-            assert!(begin.elapsed() < Duration::from_secs(20), "served after {cuts} cuts");
+            assert!(begin.elapsed() < AGES, "served after {cuts} cuts");
             thread::sleep(ANSWER / 5);
         }
         assert!(begin.elapsed() >= ANSWER, "{:?}", begin.elapsed());
@@ -92,33 +122,23 @@ fn a_peer_that_breaks_its_link_again_and_again_is_sent_away() {
 /// the next channel.
 #[test]
 fn rails_fail_and_return_though_the_control_channel_breaks() {
-    let limit = Limit::Time(LONG);
-    let config = PerfConfig { rails: 2, devices: 2, limit, ..PerfConfig::default() };
-    let progress = PerfProgress::default();
+    let config = PerfConfig { rails: 2, devices: 2, ..PerfConfig::default() };
     let ((measured, links), served) = served(&ServeOptions::default(), 1, |address, host| {
-        through_cuts(address, host, |address| {
-            let is_over = AtomicBool::new(false);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    let begin = Instant::now();
-                    while !is_over.load(Ordering::Relaxed) {
-                        thread::sleep(CUT_EVERY / 3);
-                        // The second half of the time is for repair.
-                        if begin.elapsed() < LONG / 2 {
-                            host.inject(1, Fault::LinkDown);
-                            thread::sleep(CUT_EVERY / 3);
-                        }
-                        host.inject(1, Fault::LinkUp);
-                    }
-                });
-                let _over = SetAtEnd(&is_over);
-                measure_to(&config, address, host.all_domains(), &progress)
-            })
+        measure_through_cuts(&config, address, host, |relay, is_over| {
+            while !is_over.load(Ordering::Relaxed) {
+                thread::sleep(THERE_FOR);
+                // The second half of the channels is for repair.
+                if relay.relayed() <= CUTS.div_ceil(2) {
+                    host.inject(1, Fault::LinkDown);
+                    thread::sleep(THERE_FOR);
+                }
+                host.inject(1, Fault::LinkUp);
+            }
         })
     });
     let measured = measured.unwrap();
     let [Ok(Served::Perf(there))] = &served[..] else { panic!("{served:?}") };
-    assert!(there.requests >= measured.requests && links > CUTS / 2, "{links} links");
+    assert!(there.requests >= measured.requests && links > CUTS, "{links} links");
 }
 
 /// No path is found while the two sides are brought up: neither with rails that take over, nor with
@@ -139,22 +159,24 @@ fn a_file_arrives_though_paths_are_found_late() {
 
 #[test]
 fn a_file_arrives_whole_though_control_channels_break() {
+    const BYTES: usize = 8 << 20;
+    // While the channels are cut, each short request takes so long that the copy lasts for minutes.
+    const LATE: Duration = Duration::from_millis(20);
     let (directory, _, copies) = place_with_source();
     let source = directory.path().join("long");
-    // With requests this short, the copy usually takes longer than the cuts. If not, a longer one
-    // does.
+    let pattern: Vec<u8> =
+        (0..BYTES).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(&source, &pattern).unwrap();
     let options = CopyOptions { message_size: 1024, window: 1, ..CopyOptions::default() };
-    let copy = |bytes: usize| {
-        let pattern: Vec<u8> =
-            (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        fs::write(&source, &pattern).unwrap();
-        let ((sent, links), received) = served(&ServeOptions::new(&copies), 1, |address, host| {
-            through_cuts(address, host, |address| send(&source, None, address, host, &options))
-        });
-        sent.unwrap();
-        assert!(fs::read(&copied(&received[0]).path).unwrap() == pattern);
-        links
-    };
-    let links = (24..28).map(|bits| copy(1 << bits)).find(|links| *links > CUTS / 2);
-    assert!(links.is_some(), "fewer than {} links", CUTS / 2);
+    let ((sent, links), received) = served(&ServeOptions::new(&copies), 1, |address, host| {
+        let slow_down =
+            |late| (0..2).for_each(|rail| host.inject(rail, Fault::DelayCompletions(late)));
+        slow_down(LATE);
+        let work =
+            |relay: &Relay| send(&source, None, &relay.address().to_string(), host, &options);
+        through_cuts(address, host, 0, work, || slow_down(Duration::ZERO))
+    });
+    sent.unwrap();
+    assert!(fs::read(&copied(&received[0]).path).unwrap() == pattern);
+    assert!(links > CUTS, "{links} links");
 }
