@@ -64,20 +64,30 @@ fn json_has_every_option_of_perf() {
 #[test]
 fn perf_measures_both_directions() {
     let place = Place::new();
-    let both = ["perf", "--bidirectional", "--seconds", "0.1", "--sizes", "64K", "--operations"];
-    let output = place.run(&[&both[..], &["write,send", "--json"]].concat());
-    assert_success(&output);
-    for line in json(&output).as_array().unwrap() {
-        let of = |rate: &Value| rate["gigabytes_per_second"].as_f64().unwrap();
+    let both = |seconds: &str, choice: &[&str]| {
+        let both = ["perf", "--bidirectional", "--seconds", seconds, "--sizes", "64K"];
+        let output = place.run(&[&both[..], &["--operations"], choice].concat());
+        assert_success(&output);
+        output
+    };
+    let of = |rate: &Value| rate["gigabytes_per_second"].as_f64().unwrap();
+    // On a machine that is busy with something else, an end may send nothing in a short time.
+    let measure = |seconds| json(&both(seconds, &["write,send", "--json"]));
+    let is_whole = |report: &Value| {
+        let mut lines = report.as_array().unwrap().iter();
+        lines.all(|line| of(&line["there"]) > 0.0 && of(&line["back"]) > 0.0)
+    };
+    let report = ["0.1", "1", "10"].into_iter().map(measure).find(is_whole).unwrap();
+    for line in report.as_array().unwrap() {
         let (sum, there, back) = (of(line), of(&line["there"]), of(&line["back"]));
-        assert!(there > 0.0 && back > 0.0 && (sum / (there + back) - 1.0).abs() < 1e-9, "{line}");
+        assert!((sum / (there + back) - 1.0).abs() < 1e-9, "{line}");
         assert_eq!(line["options"]["bidirectional"], true);
     }
-    let text = stdout(&place.run(&[&both[..], &["read", "--threads", "2"]].concat()));
+    let text = stdout(&both("0.1", &["read", "--threads", "2"]));
     for words in ["8 requests in flight each way", "GB/s there", "GB/s back"] {
         assert!(text.contains(words), "{words:?} is not in: {text}");
     }
-    let csv = stdout(&place.run(&[&both[..], &["p2p", "--csv"]].concat()));
+    let csv = stdout(&both("0.1", &["p2p", "--csv"]));
     assert!(csv.contains(",gigabytes_per_second_there,gigabytes_per_second_back\n"), "{csv}");
     assert!(!csv.trim_end().ends_with(','), "{csv}");
 }

@@ -113,22 +113,23 @@ fn both_directions_are_measured_at_once() {
                 let (there, back) = (measured.there.unwrap(), measured.back.unwrap());
                 (measured, there, back)
             };
+            // One thread serves both ends in turn, so neither may be much slower.
+            let is_even = |there: &Rate, back: &Rate| {
+                let ratio = back.requests_per_second / there.requests_per_second;
+                threads == Threads::Two || (0.5..2.0).contains(&ratio)
+            };
             // On a machine that is busy with something else, a thread may not run for a while.
             let mut measured = [50, 500, 5000].into_iter().map(measure);
             let both = |(_, there, back): &(_, Rate, Rate)| {
-                there.gigabytes_per_second > 0.0 && back.gigabytes_per_second > 0.0
+                there.gigabytes_per_second > 0.0
+                    && back.gigabytes_per_second > 0.0
+                    && is_even(there, back)
             };
             let (measured, there, back) = measured.find(both).unwrap();
             let Measurement { requests, all, .. } = measured;
             assert!(requests > 0, "{config:?}");
             let sum = there.requests_per_second + back.requests_per_second;
             assert!((all.requests_per_second / sum - 1.0).abs() < 1e-9, "{all:?}");
-            // One thread serves both ends in turn, so neither may be much slower.
-            let ratio = back.requests_per_second / there.requests_per_second;
-            assert!(
-                threads == Threads::Two || (0.5..2.0).contains(&ratio),
-                "{operation:?}: {ratio}"
-            );
         }
     }
     let one_way = here(&PerfConfig { limit: Limit::Count(10), ..PerfConfig::default() }).unwrap();
@@ -271,36 +272,52 @@ fn impossible_configurations_are_refused() {
 
 #[test]
 fn a_measurement_over_time_has_samples_of_each_rail() {
-    let limit = Limit::Time(Duration::from_millis(100));
-    let config = PerfConfig { limit, rails: 3, devices: 3, ..PerfConfig::default() };
     for threads in [Threads::One, Threads::Two] {
-        let config = PerfConfig { threads, ..config };
-        let timeline =
-            measure_over_time(&config, None, &[], &PerfProgress::default(), || ()).unwrap();
+        let measure = |millis| {
+            let limit = Limit::Time(Duration::from_millis(millis));
+            let shape = PerfConfig { rails: 3, devices: 3, ..PerfConfig::default() };
+            let config = PerfConfig { threads, limit, ..shape };
+            measure_over_time(&config, None, &[], &PerfProgress::default(), || ()).unwrap()
+        };
+        // On a machine that is busy with something else, a device may carry nothing for a while.
+        let has_all = |timeline: &Timeline| {
+            let samples = &timeline.samples;
+            samples.len() > 2
+                && samples.last().is_some_and(|last| last.rails.iter().all(|&bytes| bytes > 0))
+        };
+        let timeline = [100, 1_000, 10_000].into_iter().map(measure).find(has_all);
+        let timeline = timeline.expect("some samples, and something of each rail");
         assert_eq!(timeline.rails, ["rail 0 (tx0)", "rail 1 (tx1)", "rail 2 (tx2)"]);
         assert!(timeline.marks.is_empty());
         let Timeline { samples, requests, .. } = &timeline;
-        assert!(samples.len() > 2, "{}", samples.len());
         assert!(samples.is_sorted_by(|a, b| a.at < b.at && a.completed <= b.completed));
         assert_eq!(samples[0], Sample { at: samples[0].at, completed: 0, rails: vec![0; 3] });
         let last = samples.last().unwrap();
         assert_eq!(last.completed, requests * (1 << 20));
         assert_eq!(last.rails.iter().sum::<u64>(), last.completed);
-        assert!(last.rails.iter().all(|&bytes| bytes > 0));
         assert!(timeline.goodput() > 0.0);
     }
 }
 
 #[test]
 fn faults_are_marked_where_they_begin_and_end() {
-    let limit = Limit::Time(Duration::from_secs(1));
-    let config = PerfConfig { limit, ..PerfConfig::default() };
     let faults = ["1:300ms:slow:20ms", "far.2:64K:slow"].map(|fault| fault.parse().unwrap());
-    let progress = PerfProgress::default();
-    let timeline = measure_over_time(&config, None, &faults, &progress, || ()).unwrap();
+    let measure = |seconds| {
+        let limit = Limit::Time(Duration::from_secs(seconds));
+        let config = PerfConfig { limit, ..PerfConfig::default() };
+        let progress = PerfProgress::default();
+        let timeline = measure_over_time(&config, None, &faults, &progress, || ()).unwrap();
+        (timeline, progress)
+    };
+    // On a machine that is busy with something else, a fault may come late.
+    let all = |(timeline, _): &(Timeline, _)| timeline.marks.len() == 3;
+    let (timeline, progress) = [1, 10, 60].into_iter().map(measure).find(all).unwrap();
     let marked = timeline.marks.iter().map(|mark| (mark.cause, mark.begins, mark.text.as_str()));
+    let mut marked = marked.collect::<Vec<_>>();
+    // The faults have no order: a device may carry its first bytes late.
+    marked.sort_by_key(|(cause, ..)| *cause == Cause::Fault(0));
     assert_eq!(
-        marked.collect::<Vec<_>>(),
+        marked,
         [
             (Cause::Fault(1), true, "rail 2 (device rx2): completions 20 ms late"),
             (Cause::Fault(0), true, "rail 1 (device tx1): completions 20 ms late"),
@@ -326,17 +343,19 @@ fn a_rail_that_fails_and_returns_does_not_end_a_measurement() {
             let timeline = measure_over_time(&config, None, &[fault], &progress, || ()).unwrap();
             let marks = timeline.marks.iter().filter(|mark| mark.cause == rail);
             let begins: Vec<bool> = marks.map(|mark| mark.begins).collect();
-            (begins.starts_with(&[true, false]), timeline, progress.rails)
+            let goodput = timeline.goodput_around_marks();
+            let is_measured = goodput.is_some_and(|goodput| {
+                goodput.during > 0.0 && goodput.after.is_some_and(|after| after > 0.0)
+            });
+            (begins.starts_with(&[true, false]) && is_measured, timeline, progress.rails)
         };
         // A machine that is busy with something else may send nothing while the link is cut, if
         // that is short.
-        let mut measured = [50, 250, 1250].into_iter().map(measure);
-        let (_, timeline, news) = measured.find(|(is_back, ..)| *is_back).unwrap();
+        let mut measured = [50, 250, 1250, 6250].into_iter().map(measure);
+        let (_, timeline, news) = measured.find(|(is_whole, ..)| *is_whole).unwrap();
         let [(down, failures), healthy] =
             [2, 1].map(|rail| timeline.failures_of(RailId::Data(rail)));
         assert!(down.is_none() && failures > 0 && healthy == (None, 0));
-        let goodput = timeline.goodput_around_marks().unwrap();
-        assert!(goodput.during > 0.0 && goodput.after.unwrap() > 0.0, "{goodput:?}");
         let sides: Vec<Side> = news.take().iter().map(|item| item.side).collect();
         assert!(sides.contains(&Side::Near) && sides.contains(&Side::Far), "{sides:?}");
     }

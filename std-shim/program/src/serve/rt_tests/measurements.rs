@@ -67,25 +67,29 @@ fn answers_are_measured_between_two_sides() {
 
 #[test]
 fn both_directions_are_measured_between_two_sides() {
-    let both = |operation: Operation, rails| {
-        let message_size = if operation.is_atomic() { ATOMIC_SIZE } else { 70_000 };
-        let line = quick(operation, Scheme::Dqplb, rails, message_size);
-        let limit = Limit::Time(Duration::from_millis(50));
-        PerfConfig { bidirectional: true, limit, ..line }
-    };
-    let lines: Vec<_> = Operation::ALL
-        .into_iter()
-        .flat_map(|operation| [1, 3].map(|rails| both(operation, rails)))
-        .collect();
-    let (measured, served) = served(&ServeOptions::default(), lines.len(), |address, host| {
-        lines.iter().map(|line| measure_here(line, address, host).unwrap()).collect::<Vec<_>>()
-    });
-    for ((line, measured), served) in lines.iter().zip(measured).zip(served) {
-        let (there, back) = (measured.there.unwrap(), measured.back.unwrap());
-        assert!(measured.requests > 0 && there.requests_per_second > 0.0, "{line:?}");
-        assert!(back.requests_per_second > 0.0, "{line:?}");
-        let Ok(Served::Perf(there)) = served else { panic!("{line:?}: {served:?}") };
-        assert_eq!((there.operation, there.requests), (line.operation, measured.requests + 32));
+    for operation in Operation::ALL {
+        for rails in [1, 3] {
+            let message_size = if operation.is_atomic() { ATOMIC_SIZE } else { 70_000 };
+            let line = quick(operation, Scheme::Dqplb, rails, message_size);
+            let measure = |time| {
+                let limit = Limit::Time(time);
+                let line = PerfConfig { bidirectional: true, limit, ..line };
+                served(&ServeOptions::default(), 1, |address, host| {
+                    measure_here(&line, address, host).unwrap()
+                })
+            };
+            // On a machine that is busy with something else, a thread may not run for a while.
+            let mut tries = [50, 500, 5_000].map(Duration::from_millis).into_iter().map(measure);
+            let both = |(measured, _): &(Measurement, _)| {
+                [measured.there, measured.back]
+                    .iter()
+                    .all(|rate| rate.unwrap().requests_per_second > 0.0)
+            };
+            let (measured, served) = tries.find(both).unwrap();
+            assert!(measured.requests > 0, "{line:?}");
+            let [Ok(Served::Perf(there))] = &served[..] else { panic!("{line:?}: {served:?}") };
+            assert_eq!((there.operation, there.requests), (operation, measured.requests + 32));
+        }
     }
 }
 
@@ -248,16 +252,14 @@ fn far_end(config: &PerfConfig, then: impl FnOnce(Link, &mut Endpoint) + Send) -
             let ring = RegisteredBuffer::new(16 << 20, ALL_ACCESS, &domains).unwrap();
             let address = endpoint.address();
             let buffer = ring.remote();
-            control
-                .send(&Message::Hello(Hello {
-                    reach: address.into(),
-                    buffer,
-                    purpose: None,
-                    session: None,
-                }))
-                .unwrap();
-            bring_up(&mut endpoint, &mut control, &hello, |_| Ok::<(), SessionError>(())).unwrap();
-            then(control, &mut endpoint);
+            let answer = Hello { reach: address.into(), buffer, purpose: None, session: None };
+            // A near end that has given up says why.
+            if control.send(&Message::Hello(answer)).is_ok()
+                && bring_up(&mut endpoint, &mut control, &hello, |_| Ok::<(), SessionError>(()))
+                    .is_ok()
+            {
+                then(control, &mut endpoint);
+            }
         });
         measure_here(config, &address, &here).unwrap_err()
     })
@@ -284,29 +286,38 @@ fn a_far_end_that_goes_away_or_gives_up_is_noticed_though_the_rails_work() {
 
 #[test]
 fn a_near_end_does_not_wait_forever_for_a_quiet_far_end() {
+    let no_answer = "the peer did not answer within TIMEOUT: it should have sent \"done\"";
+    let silent = "fell silent: no progress for TIMEOUT";
     for (operation, text) in [
-        (Operation::Write, "the peer did not answer within 300ms: it should have sent \"done\""),
-        (Operation::Read, "the peer did not answer within 300ms: it should have sent \"done\""),
-        (Operation::WriteImm, "fell silent: no progress for 300ms"),
-        (Operation::Send, "fell silent: no progress for 300ms"),
+        (Operation::Write, no_answer),
+        (Operation::Read, no_answer),
+        (Operation::WriteImm, silent),
+        (Operation::Send, silent),
     ] {
-        let timeout = Duration::from_millis(300);
-        let config = PerfConfig {
-            rail_repair: RailRepair {
-                rail_failure: RailFailure::Fatal,
-                stall_timeout: timeout,
-                ..RailRepair::default()
-            },
-            answer_timeout: timeout,
-            ..quick(operation, Scheme::Spray, 4, 64)
-        };
-        let error = far_end(&config, |mut control, _| {
-            // It has no receives, and ignores all messages.
-            while !matches!(control.try_recv(), Err(LinkError::HungUp { .. })) {
-                thread::sleep(Duration::from_millis(10));
-            }
+        let mut told = Vec::new();
+        // On a busy machine the peer may take longer for its part of the set-up.
+        let is_told = [300, 3_000, 30_000].map(Duration::from_millis).into_iter().any(|timeout| {
+            let config = PerfConfig {
+                rail_repair: RailRepair {
+                    rail_failure: RailFailure::Fatal,
+                    stall_timeout: timeout,
+                    ..RailRepair::default()
+                },
+                answer_timeout: timeout,
+                ..quick(operation, Scheme::Spray, 4, 64)
+            };
+            let error = far_end(&config, |mut control, _| {
+                // It has no receives, and ignores all messages.
+                while !matches!(control.try_recv(), Err(LinkError::HungUp { .. })) {
+                    thread::sleep(Duration::from_millis(10));
+                }
+            });
+            told.push(Chain(&error).to_string());
+            told.last().is_some_and(|said| {
+                said.contains(&text.replace("TIMEOUT", &format!("{timeout:?}")))
+            })
         });
-        assert!(Chain(&error).to_string().contains(text), "{operation:?}: {error}");
+        assert!(is_told, "{operation:?}: {told:?}");
     }
 }
 

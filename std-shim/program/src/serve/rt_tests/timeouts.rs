@@ -38,15 +38,23 @@ fn quiet_receiver(options: &CopyOptions, then: impl FnOnce(Link) + Send) -> Copy
 
 #[test]
 fn a_sender_does_not_wait_forever_for_a_quiet_receiver() {
-    let timeouts = PeerTimeouts { idle: Duration::from_millis(300), ..PeerTimeouts::default() };
-    let options = CopyOptions { timeouts, ..CopyOptions::default() };
-    let error = quiet_receiver(&options, |mut control| {
-        let reported = reported(&mut control);
-        assert!(reported.contains("gave up: nothing happened for 300ms"), "{reported}");
+    let mut told = Vec::new();
+    // On a busy machine, a short time may be over while the sender waits for something else.
+    let is_told = [300, 3_000, 30_000].map(Duration::from_millis).into_iter().any(|idle| {
+        let timeouts = PeerTimeouts { idle, ..PeerTimeouts::default() };
+        let options = CopyOptions { timeouts, ..CopyOptions::default() };
+        let error = quiet_receiver(&options, |mut control| {
+            let reported = reported(&mut control);
+            assert!(reported.contains("gave up: nothing happened for"), "{reported}");
+        });
+        let text = format!(
+            "sender: nothing happened for {idle:?} while waiting for the receiver's credits for the \
+             chunks that were sent"
+        );
+        told.push(Chain(&error).to_string());
+        told.last() == Some(&text)
     });
-    let text = "sender: nothing happened for 300ms while waiting for the receiver's credits for the \
-                chunks that were sent";
-    assert_eq!(Chain(&error).to_string(), text);
+    assert!(is_told, "{told:?}");
 }
 
 /// Sends `alive` until the peer gives up.
