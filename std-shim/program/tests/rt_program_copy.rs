@@ -316,15 +316,12 @@ struct Long {
 impl Long {
     /// Starts one that does not end by itself.
     fn endless() -> Self {
-        Self::new(1 << 40)
+        Self::begun(1 << 40, libc::SIG_DFL).expect("it does not end")
     }
 
-    fn new(bytes: u64) -> Self {
-        Self::with_hangup(bytes, libc::SIG_DFL)
-    }
-
-    /// Starts one with this disposition of SIGHUP, whatever the tests' own is.
-    fn with_hangup(bytes: u64, disposition: libc::sighandler_t) -> Self {
+    /// Starts one of so many bytes with this disposition of SIGHUP, whatever the tests' own is.
+    /// Returns `None` if it ended before this thread could see it begin.
+    fn begun(bytes: u64, disposition: libc::sighandler_t) -> Option<Self> {
         let place = Place::new();
         fs::File::create(place.path("src")).unwrap().set_len(bytes).unwrap();
         let mut command = Command::new(PROGRAM);
@@ -338,11 +335,38 @@ impl Long {
         };
         // SAFETY: the closure allocates nothing and takes no lock.
         unsafe { command.pre_exec(dispose) };
-        let copy = Self { place, child: command.spawn().unwrap() };
+        let mut copy = Self { place, child: command.spawn().unwrap() };
         while copy.written() == 0 {
+            if copy.child.try_wait().unwrap().is_some() {
+                return None;
+            }
             thread::sleep(Duration::from_millis(1));
         }
-        copy
+        Some(copy)
+    }
+
+    /// Starts one, and stops it in the middle. A copy that was too short for that is followed by a
+    /// longer one: this thread may not run for a while.
+    fn stopped_within(disposition: libc::sighandler_t) -> (Self, u64) {
+        let lengths = [4 << 20, 32 << 20, 256 << 20, 2 << 30];
+        let mut copies = lengths.into_iter().filter_map(|bytes| {
+            let copy = Self::begun(bytes, disposition)?;
+            let is_within = copy.stop() && copy.written() < bytes;
+            is_within.then_some((copy, bytes))
+        });
+        copies.next().expect("a copy that does not end before it is stopped")
+    }
+
+    /// Stops it, and returns whether it has not ended before.
+    fn stop(&self) -> bool {
+        self.signal(libc::SIGSTOP);
+        // SAFETY: zeros are a value of the type.
+        let mut state: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: the call writes the value, and the child has not been waited for.
+        let waited = unsafe { libc::waitid(libc::P_PID, self.child.id(), &raw mut state, flags) };
+        assert_eq!(waited, 0);
+        state.si_code == libc::CLD_STOPPED
     }
 
     /// Returns the bytes of the copy so far, whether it has a name or not.
@@ -398,10 +422,7 @@ fn a_source_that_changes_is_not_copied() {
 
 #[test]
 fn a_source_that_changes_and_keeps_its_length_is_not_copied() {
-    const BYTES: u64 = 8 << 20;
-    let copy = Long::new(BYTES);
-    copy.signal(libc::SIGSTOP);
-    assert!(copy.written() < BYTES);
+    let (copy, _) = Long::stopped_within(libc::SIG_DFL);
     fs::File::options().write(true).open(copy.place.path("src")).unwrap().write_all(b"x").unwrap();
     copy.signal(libc::SIGCONT);
     copy.assert_failure(
@@ -412,12 +433,12 @@ fn a_source_that_changes_and_keeps_its_length_is_not_copied() {
 
 #[test]
 fn under_nohup_a_hangup_is_ignored() {
-    const BYTES: u64 = 4 << 20;
-    let copy = Long::with_hangup(BYTES, libc::SIG_IGN);
+    let (copy, bytes) = Long::stopped_within(libc::SIG_IGN);
     copy.signal(libc::SIGHUP);
+    copy.signal(libc::SIGCONT);
     let output = copy.child.wait_with_output().unwrap();
     assert_success(&output);
-    assert_eq!(fs::metadata(copy.place.path("dst")).unwrap().len(), BYTES);
+    assert_eq!(fs::metadata(copy.place.path("dst")).unwrap().len(), bytes);
 }
 
 #[test]
