@@ -16,7 +16,9 @@ use polyrail_benches::software::{self, Ways};
 use polyrail_benches::workload::DEPTH;
 use polyrail_core::virtual_qp::{RailEventKind, Scheme, VirtualQp};
 use polyrail_program::fault::Side;
-use polyrail_program::perf::{self, Cause, Limit, Mark, Measurement, PerfConfig, PerfProgress};
+use polyrail_program::perf::{
+    self, Cause, Limit, Mark, Measurement, PerfConfig, PerfProgress, Timeline,
+};
 use serde::Serialize;
 use std::error::Error;
 use std::io::{self, Write};
@@ -332,25 +334,29 @@ fn print_failures(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
         let progress = PerfProgress::default();
         let fault = "2:1s:cut:1s".parse()?;
         let timeline = perf::measure_over_time(&config, None, &[fault], &progress, || ())?;
-        let goodput = timeline.goodput_around_marks().ok_or("no failure was measured")?;
-        let after = goodput.after_ratio().ok_or("the rail did not return")?;
-        let out_for = |kind: fn(&RailEventKind) -> bool| {
-            let near = progress.rails.all().into_iter().filter(|item| item.side == Side::Near);
-            let mut times = near.filter(|item| kind(&item.event.event.kind));
-            times.next().map(|item| item.event.out_for).ok_or("an event is missing")
-        };
-        let fenced = out_for(|kind| matches!(kind, RailEventKind::Fenced { .. }))?;
-        let ended = progress.faults.take().iter().map(|event| event.at).max().unwrap_or_default();
-        let is_back = |mark: &&Mark| !mark.begins && matches!(mark.cause, Cause::Rail(_));
-        let back = timeline.marks.iter().find(is_back).map(|mark| mark.at).unwrap_or_default();
-        writeln!(
-            out,
-            "  {name}   {:.2}, {after:.2}; {fenced:.1?}; {:.1?}",
-            goodput.during_ratio(),
-            back.saturating_sub(ended),
-        )?;
+        // A machine that is busy with something else may miss what lasts for a second.
+        let told = failure(&timeline, &progress)
+            .unwrap_or_else(|missing| format!("not measured: {missing}"));
+        writeln!(out, "  {name}   {told}")?;
     }
     Ok(())
+}
+
+/// What the failure of a rail cost in a measurement, or what was not seen of it.
+fn failure(timeline: &Timeline, progress: &PerfProgress) -> Result<String, &'static str> {
+    let goodput = timeline.goodput_around_marks().ok_or("no failure was seen")?;
+    let after = goodput.after_ratio().ok_or("the rail did not return")?;
+    let out_for = |kind: fn(&RailEventKind) -> bool| {
+        let near = progress.rails.all().into_iter().filter(|item| item.side == Side::Near);
+        let mut times = near.filter(|item| kind(&item.event.event.kind));
+        times.next().map(|item| item.event.out_for).ok_or("an event is missing")
+    };
+    let fenced = out_for(|kind| matches!(kind, RailEventKind::Fenced { .. }))?;
+    let ended = progress.faults.take().iter().map(|event| event.at).max().unwrap_or_default();
+    let is_back = |mark: &&Mark| !mark.begins && matches!(mark.cause, Cause::Rail(_));
+    let back = timeline.marks.iter().find(is_back).map(|mark| mark.at).unwrap_or_default();
+    let during = goodput.during_ratio();
+    Ok(format!("{during:.2}, {after:.2}; {fenced:.1?}; {:.1?}", back.saturating_sub(ended)))
 }
 
 fn print_machine(out: &mut impl Write, repeats: u32) -> io::Result<()> {
