@@ -4,20 +4,18 @@
 mod fixture;
 mod recorded;
 
-use fixture::{ALL_ACCESS, impatient};
+use fixture::{ALL_ACCESS, LONG, impatient};
 use polyrail::heal::Healing;
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{Device, DeviceConfig, Fabric, Fault, When};
 use polyrail::p2p::{
-    CallError, End, Failure, HealingMessage, P2pBuilder, P2pEndpoint, RecvBuffer, RecvHandle,
-    SendHandle,
+    CallError, End, Failure, HealingMessage, NotNow, P2pBuilder, P2pEndpoint, RecvBuffer,
+    RecvHandle, SendHandle,
 };
 use polyrail::virtual_qp::{RailEvent, RailEventKind, RailFailure, RailState};
 use recorded::{Log, Recorded};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(20);
 
 const LENGTH: u32 = 1 << 16;
 
@@ -176,17 +174,25 @@ impl Pair {
             }
             assert!(begin.elapsed() < LONG);
         };
-        self.poll_for(Duration::from_millis(20));
+        // No buffer has this tag, which is known only once the offer is there.
+        while self.try_send(6) != Err(NotNow::NoSuchTag.into()) {
+            self.poll();
+            assert!(begin.elapsed() < LONG);
+        }
         receive
+    }
+
+    fn try_send(&mut self, tag: u32) -> Result<SendHandle, CallError> {
+        let keys = self.near.buffer.own_keys();
+        let local = self.near.buffer.local(0, LENGTH).unwrap();
+        self.near.endpoint.isend(local, tag, &keys)
     }
 
     /// Sends a message to a buffer that far has offered.
     fn send(&mut self) -> SendHandle {
-        let keys = self.near.buffer.own_keys();
-        let local = self.near.buffer.local(0, LENGTH).unwrap();
         let begin = Instant::now();
         loop {
-            match self.near.endpoint.isend(local, 5, &keys) {
+            match self.try_send(5) {
                 Err(error) if error.is_not_now() => self.poll(),
                 sent => return sent.unwrap(),
             }
@@ -414,12 +420,10 @@ fn messages_that_no_rail_takes_do_not_wait_without_end() {
             state.is_some_and(|(state, _)| state != RailState::InService)
         };
         pair.poll_until(|pair| is_out(pair, 0) && is_out(pair, 1));
-        let keys = pair.near.buffer.own_keys();
-        let local = pair.near.buffer.local(0, LENGTH).unwrap();
         let begin = Instant::now();
         let why = loop {
             pair.poll();
-            match pair.near.endpoint.isend(local, 5, &keys) {
+            match pair.try_send(5) {
                 Err(error) if error.is_not_now() => assert!(begin.elapsed() < LONG),
                 other => break other,
             }
@@ -444,7 +448,8 @@ fn a_message_that_arrived_does_not_end_a_connection_without_rails() {
             pair.poll();
             assert!(begin.elapsed() < LONG);
         }
-        pair.poll_for(Duration::from_millis(20));
+        // The sender knows, too.
+        pair.poll_until(|pair| pair.near.endpoint.sender().unwrap().under_way() == 0);
         for device in &pair.near.devices {
             device.inject(When::Now, Fault::LinkDown);
         }
