@@ -59,8 +59,9 @@ fn rubbish_is_refused_at_once() {
 
 #[test]
 fn a_peer_that_goes_away_is_told_from_one_that_stalls() {
-    assert!(matches!(heard(b"", true, impatient()), LinkError::HungUp { pending: 0 }));
-    let error = heard(b"PLYR\0\0", true, impatient());
+    let patient = Timeouts::default();
+    assert!(matches!(heard(b"", true, patient), LinkError::HungUp { pending: 0 }));
+    let error = heard(b"PLYR\0\0", true, patient);
     assert_eq!(error.to_string(), "the peer closed the link after 6 bytes of a message");
     let error = heard(b"", false, impatient());
     let text = "the peer did not answer within 200ms: it should have sent \"hello\"";
@@ -131,7 +132,7 @@ fn a_peer_that_does_not_listen_does_not_hold_the_sender() {
         if let Err(error) = control.send(&failed) {
             break error;
         }
-        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert!(begin.elapsed() < LONG);
     };
     assert!(matches!(error, LinkError::Deaf { waited: SOON }), "{error}");
     drop(stranger);
@@ -140,15 +141,16 @@ fn a_peer_that_does_not_listen_does_not_hold_the_sender() {
 #[test]
 fn the_last_message_arrives_though_its_sender_is_gone() {
     let (listener, address) = listen();
-    let mut near = <Link>::connect(&address.to_string(), &impatient()).unwrap();
-    let mut far = accepted::<NoPurpose>(&listener, &impatient());
+    let patient = Timeouts::default();
+    let mut near = <Link>::connect(&address.to_string(), &patient).unwrap();
+    let mut far = accepted::<NoPurpose>(&listener, &patient);
     near.send(&Message::Failed { reason: Reason::new("no disk") }).unwrap();
     drop(near);
     thread::sleep(SOON / 10);
     far.send(&Message::Failed { reason: Reason::new("no answer") }).unwrap();
-    let error = far.expect(SOON).unwrap_err();
+    let error = far.expect(LONG).unwrap_err();
     assert_eq!(error.to_string(), "the peer gave up: no disk");
-    assert!(matches!(far.expect(SOON), Err(LinkError::HungUp { pending: 0 })));
+    assert!(matches!(far.expect(LONG), Err(LinkError::HungUp { pending: 0 })));
 }
 
 /// What arrived before a reset is received, although a write was the first to find the reset.
@@ -165,13 +167,13 @@ fn the_last_message_arrives_though_its_sender_reset_the_stream() {
     // Until the reset has come.
     let begin = Instant::now();
     while !has_error(&control) {
-        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert!(begin.elapsed() < LONG);
         thread::sleep(Duration::from_millis(1));
     }
     control.offer(&Message::Failed { reason: Reason::new("no answer") }).unwrap();
-    let error = control.expect(Duration::from_secs(10)).unwrap_err();
+    let error = control.expect(LONG).unwrap_err();
     assert_eq!(error.to_string(), "the peer gave up: no disk");
-    let error = control.expect(Duration::from_secs(10)).unwrap_err();
+    let error = control.expect(LONG).unwrap_err();
     assert!(matches!(error, LinkError::HungUp { pending: 0 }), "{error}");
 }
 
@@ -194,7 +196,7 @@ fn silent_strangers_do_not_delay_a_blocking_accept() {
                 assert!(link.expect(timeouts.message).is_err());
             });
         }
-        let patient = Timeouts { accept: Some(Duration::from_secs(60)), ..timeouts };
+        let patient = Timeouts { accept: Some(LONG), ..timeouts };
         // Two that come at the same time are both accepted.
         [(); 2].map(|()| arrivals.accept(&listener, &patient).unwrap().hello)
     });
@@ -205,16 +207,22 @@ fn silent_strangers_do_not_delay_a_blocking_accept() {
 
 #[test]
 fn a_listener_reports_why_it_refused_the_last_peer() {
-    let (listener, address) = listen();
-    let mut rubbish = TcpStream::connect(address).unwrap();
-    rubbish.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    let mut arrivals = Arrivals::<NoPurpose>::default();
-    let error = arrivals.accept(&listener, &impatient()).unwrap_err();
-    assert_eq!(
-        Chain(&error).to_string(),
-        "no peer connected within 200ms and was accepted; the last one was refused: the peer does \
-         not run polyrail: its first bytes are \"GET / HTTP/1.1\\r\\n\""
-    );
+    let mut told = String::new();
+    // On a busy machine, a short time may be over before the peer is refused.
+    let is_told = [SOON, 10 * SOON, 100 * SOON].into_iter().any(|time| {
+        let (listener, address) = listen();
+        let mut rubbish = TcpStream::connect(address).unwrap();
+        rubbish.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let mut arrivals = Arrivals::<NoPurpose>::default();
+        let timeouts = Timeouts { accept: Some(time), ..Timeouts::default() };
+        told = Chain(&arrivals.accept(&listener, &timeouts).unwrap_err()).to_string();
+        let expected = format!(
+            "no peer connected within {time:?} and was accepted; the last one was refused: the peer does \
+             not run polyrail: its first bytes are \"GET / HTTP/1.1\\r\\n\""
+        );
+        told == expected
+    });
+    assert!(is_told, "{told}");
 }
 
 #[test]
@@ -256,7 +264,8 @@ fn a_listener_that_accepts_nobody_does_not_hold_those_who_connect() {
     };
     let LinkError::Connect { source, .. } = &error else { panic!("{error}") };
     assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
-    assert!(begin.elapsed() < Duration::from_secs(10));
+    // The system's own timeout is two minutes.
+    assert!(begin.elapsed() < Duration::from_secs(60));
 }
 
 #[test]
@@ -406,11 +415,11 @@ fn a_link_begins_at_the_first_address_that_answers() {
         if let Some(arrival) = arrived.unwrap().pop() {
             break arrival;
         }
-        assert!(begin.elapsed() < Duration::from_secs(5));
+        assert!(begin.elapsed() < LONG);
     };
     assert!(near.is_open() && arrival.hello == hello);
     let error = Link::<NoPurpose>::begin(&[gone], &Timeouts::default(), None)
-        .and_then(|mut link| link.expect(Duration::from_secs(5)))
+        .and_then(|mut link| link.expect(LONG))
         .unwrap_err();
     assert!(matches!(error, LinkError::Connect { .. }), "{error}");
 }
@@ -423,7 +432,7 @@ fn a_message_is_sent_once_the_link_is_open() {
     let mut near = Link::<NoPurpose>::begin(&[address], &Timeouts::default(), None).unwrap();
     near.send(&failed).unwrap();
     let mut far = accepted::<NoPurpose>(&listener, &Timeouts::default());
-    let error = far.expect(Duration::from_secs(5)).unwrap_err();
+    let error = far.expect(LONG).unwrap_err();
     assert!(matches!(error, LinkError::GaveUp { .. }), "{error}");
     drop(listener);
     let mut near = Link::<NoPurpose>::begin(&[address], &Timeouts::default(), None).unwrap();

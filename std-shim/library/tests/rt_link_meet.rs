@@ -2,7 +2,8 @@
 
 mod fixture;
 
-use fixture::link::{SOON, accepted, control_to_stranger, impatient, listen};
+use fixture::LONG;
+use fixture::link::{SOON, accepted, control_to_stranger, listen};
 use polyrail::endpoint::{ConnectError, Endpoint, EndpointBuilder};
 use polyrail::link::{
     Hello, Link, LinkError, Message, Reach, Reason, Timeouts, bring_up, bring_up_p2p,
@@ -99,7 +100,7 @@ fn two_sides_that_meet_over_tcp_move_data() {
             if let Some(told) = there.endpoint.poll(16).completions.pop() {
                 break told;
             }
-            assert!(begin.elapsed() < Duration::from_secs(10));
+            assert!(begin.elapsed() < LONG);
         };
         assert_eq!((told.wr_id, told.status), (1, WcStatus::SUCCESS));
         let mut bytes = vec![0; 1 << 20];
@@ -131,7 +132,7 @@ fn two_sides_that_meet_over_tcp_exchange_messages() {
     let (keys, local) = (hosts[0].buffer.own_keys(), hosts[0].buffer.local(0, 100_000).unwrap());
     let begin = Instant::now();
     while let Err(refusal) = here.isend(local, 3, &keys) {
-        assert!(refusal.is_not_now() && begin.elapsed() < Duration::from_secs(10), "{refusal}");
+        assert!(refusal.is_not_now() && begin.elapsed() < LONG, "{refusal}");
         here.poll(16).check().unwrap();
         there.poll(16).check().unwrap();
     }
@@ -141,7 +142,7 @@ fn two_sides_that_meet_over_tcp_exchange_messages() {
         if let Some(received) = there.test_recv(receive).unwrap() {
             break received;
         }
-        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert!(begin.elapsed() < LONG);
     };
     assert_eq!(received.sizes(), [100_000]);
 }
@@ -232,29 +233,34 @@ fn devices_that_do_not_match_are_named() {
     );
     // The other side hears of it.
     far.expect_hello().unwrap();
-    let told = far.expect(SOON).unwrap_err();
+    let told = far.expect(LONG).unwrap_err();
     assert!(told.to_string().contains("gave up: rail 1 is on device 1"), "{told}");
 }
 
 #[test]
 fn a_peer_that_is_never_ready_is_not_waited_for() {
-    let fabric = Fabric::threaded();
-    let builder = EndpointBuilder::new();
-    let mut here = Host::new(&fabric, "a", &builder);
-    let there = Host::new(&fabric, "b", &builder);
-    let (mut control, mut stranger) = control_to_stranger(impatient());
-    stranger.write_all(&Message::Hello(there.hello()).encode()).unwrap();
-    let error = here.meet(&mut control).unwrap_err();
-    assert!(
-        matches!(
+    let mut errors = Vec::new();
+    // On a busy machine, a short time may be over before the hello is read.
+    let is_told = [SOON, 10 * SOON, 100 * SOON].into_iter().any(|time| {
+        let fabric = Fabric::threaded();
+        let builder = EndpointBuilder::new();
+        let mut here = Host::new(&fabric, "a", &builder);
+        let there = Host::new(&fabric, "b", &builder);
+        let timeouts = Timeouts { message: time, ..Timeouts::default() };
+        let (mut control, mut stranger) = control_to_stranger(timeouts);
+        stranger.write_all(&Message::Hello(there.hello()).encode()).unwrap();
+        let error = here.meet(&mut control).unwrap_err();
+        drop(control);
+        let mut said = Vec::new();
+        stranger.read_to_end(&mut said).unwrap();
+        let text = String::from_utf8_lossy(&said);
+        assert!(text.contains(r#"{"failed":{"reason":"the peer did not answer"#), "{text}");
+        let is_late = matches!(
             error,
-            MeetError::Control(LinkError::NoAnswer { expected: "\"ready\"", waited: SOON })
-        ),
-        "{error}"
-    );
-    drop(control);
-    let mut said = Vec::new();
-    stranger.read_to_end(&mut said).unwrap();
-    let text = String::from_utf8_lossy(&said);
-    assert!(text.contains(r#"{"failed":{"reason":"the peer did not answer"#), "{text}");
+            MeetError::Control(LinkError::NoAnswer { expected: "\"ready\"", waited }) if waited == time
+        );
+        errors.push(error);
+        is_late
+    });
+    assert!(is_told, "{errors:?}");
 }

@@ -2,6 +2,7 @@
 
 mod fixture;
 
+use fixture::LONG;
 use fixture::link::accepted;
 use polyrail::endpoint::{Endpoint, EndpointBuilder, HealingLink};
 use polyrail::link::{
@@ -17,8 +18,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Far more than anything here takes.
-const LONG: Duration = Duration::from_secs(20);
+/// Timeouts of links that wait without end to be resumed: those that end have noticed why.
+fn endless() -> Timeouts {
+    let hour = Duration::from_secs(3600);
+    Timeouts { resume: hour, reset: hour, ..Timeouts::default() }
+}
 
 /// Two sides that have connected through a relay, and what they listen with.
 struct Sides {
@@ -48,7 +52,7 @@ impl Sides {
 
     /// The side that connects knows another address, too, and the relay is the first that answers.
     fn with_other(other: SocketAddr, listener: Listener) -> Self {
-        let timeouts = Timeouts::default();
+        let timeouts = endless();
         let relay = Relay::to(listener.local_addr().unwrap()).unwrap();
         let mut near: Link = Link::begin(&[relay.address(), other], &timeouts, None).unwrap();
         let far = accepted(&listener, &timeouts);
@@ -110,14 +114,14 @@ impl Sides {
     }
 }
 
-/// The error with which a side's link ends, and after how long.
-fn end_of(side: &mut Link, mut meanwhile: impl FnMut()) -> (LinkError, Duration) {
+/// The error with which a side's link ends.
+fn end_of(side: &mut Link, mut meanwhile: impl FnMut()) -> LinkError {
     let begin = Instant::now();
     loop {
         match side.try_recv() {
             Ok(None) => thread::sleep(Duration::from_millis(1)),
             Ok(Some(message)) => panic!("{message:?}"),
-            Err(error) => return (error, begin.elapsed()),
+            Err(error) => return error,
         }
         meanwhile();
         assert!(begin.elapsed() < LONG);
@@ -188,7 +192,7 @@ fn the_end_of_a_peer_is_noticed_and_what_others_answer_does_not_count() {
     relay.cut();
     drop((far, listener, relay));
     let mut refused = 0;
-    let (error, waited) = end_of(&mut near, || {
+    let error = end_of(&mut near, || {
         let no_session = |_, why| {
             assert!(matches!(why, LinkError::NoSession), "{why}");
             refused += 1;
@@ -196,7 +200,6 @@ fn the_end_of_a_peer_is_noticed_and_what_others_answer_does_not_count() {
         assert!(arrivals.step(&other, &timeouts, no_session).unwrap().is_empty());
     });
     assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
-    assert!(waited < LONG / 4, "{waited:?}");
     assert_eq!(refused, 1);
 }
 
@@ -277,12 +280,11 @@ fn a_peer_whose_link_breaks_again_and_again_is_not_waited_for_without_end() {
 
 #[test]
 fn without_an_agreement_a_reset_is_the_end() {
-    let mut sides = Sides::met(Timeouts::default(), false);
+    let mut sides = Sides::met(endless(), false);
     sides.relay.cut();
     for side in [&mut sides.near, &mut sides.far] {
-        let (error, waited) = end_of(side, || {});
+        let error = end_of(side, || {});
         assert!(matches!(error, LinkError::HungUp { pending: 0 }), "{error}");
-        assert!(waited < LONG / 4, "{waited:?}");
     }
     // One side alone cannot agree, nor can the two ends of a pair.
     let sides = Sides::new(Timeouts::default());
@@ -293,22 +295,20 @@ fn without_an_agreement_a_reset_is_the_end() {
 
 #[test]
 fn a_side_that_closes_is_gone_at_once() {
-    let Sides { near, mut far, relay, .. } = Sides::ready(Timeouts::default());
+    let Sides { near, mut far, relay, .. } = Sides::ready(endless());
     drop(near);
-    let (error, waited) = end_of(&mut far, || {});
+    let error = end_of(&mut far, || {});
     assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
-    assert!(waited < LONG / 10, "{waited:?}");
     assert_eq!(relay.relayed(), 1);
 }
 
 #[test]
 fn a_connection_that_the_other_side_ended_is_not_resumed() {
-    let Sides { mut near, far, listener, mut arrivals, relay, timeouts } =
-        Sides::ready(Timeouts::default());
+    let Sides { mut near, far, listener, mut arrivals, relay, timeouts } = Sides::ready(endless());
     relay.cut();
     drop(far);
     let mut told = 0;
-    let (error, waited) = end_of(&mut near, || {
+    let error = end_of(&mut near, || {
         let refused = |_, why| {
             assert!(matches!(why, LinkError::NoSession), "{why}");
             told += 1;
@@ -316,7 +316,6 @@ fn a_connection_that_the_other_side_ended_is_not_resumed() {
         assert!(arrivals.step(&listener, &timeouts, refused).unwrap().is_empty());
     });
     assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
-    assert!(waited < LONG / 10, "{waited:?}");
     assert_eq!(told, 1);
     // For good.
     assert!(near.try_recv().is_err() && near.is_broken());
@@ -324,24 +323,22 @@ fn a_connection_that_the_other_side_ended_is_not_resumed() {
 
 #[test]
 fn a_server_that_is_gone_is_noticed_at_once() {
-    let Sides { mut near, far, listener, relay, .. } = Sides::ready(Timeouts::default());
+    let Sides { mut near, far, listener, relay, .. } = Sides::ready(endless());
     relay.cut();
     drop((far, listener, relay));
-    let (error, waited) = end_of(&mut near, || {});
+    let error = end_of(&mut near, || {});
     assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
-    assert!(waited < LONG / 4, "{waited:?}");
 }
 
 #[test]
 fn a_link_that_does_not_return_is_given_up() {
     let patience = Duration::from_millis(300);
-    let mut sides = Sides::ready(Timeouts { resume: patience, ..Timeouts::default() });
+    let mut sides = Sides::ready(Timeouts { resume: patience, ..endless() });
     sides.relay.close(true);
     sides.relay.cut();
     for side in [&mut sides.near, &mut sides.far] {
-        let (error, waited) = end_of(side, || {});
+        let error = end_of(side, || {});
         assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
-        assert!(waited < LONG / 4, "{waited:?}");
     }
 }
 
@@ -371,7 +368,7 @@ fn a_stranger_resumes_nothing_and_takes_no_name() {
     far_twin.send(&hello).unwrap();
     sides.relay.cut();
     assert_eq!(sides.resumed(), [[Message::Resumed {}], [Message::Resumed {}]]);
-    let (error, _) = end_of(&mut far_twin, || {});
+    let error = end_of(&mut far_twin, || {});
     assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
 }
 
@@ -451,16 +448,16 @@ fn rails_heal_though_the_link_breaks_while_they_do() {
 #[test]
 fn a_link_that_was_given_up_is_not_resumed_later() {
     let reset = Duration::from_millis(50);
-    let mut sides = Sides::ready(Timeouts { reset, resume: LONG, ..Timeouts::default() });
+    let mut sides = Sides::ready(Timeouts { reset, ..endless() });
     sides.relay.cut();
-    let (error, _) = end_of(&mut sides.far, || ());
+    let error = end_of(&mut sides.far, || ());
     assert!(matches!(error, LinkError::HungUp { .. }), "{error}");
     let begin = Instant::now();
     let error = loop {
         sides.attend();
         assert!(sides.far.try_recv().is_err(), "it was given up");
         match sides.near.try_recv() {
-            Ok(None) => assert!(begin.elapsed() < Duration::from_secs(4), "no refusal came"),
+            Ok(None) => assert!(begin.elapsed() < LONG, "no refusal came"),
             Ok(Some(message)) => panic!("{message:?}"),
             Err(error) => break error,
         }

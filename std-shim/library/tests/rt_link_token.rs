@@ -2,6 +2,7 @@
 
 mod fixture;
 
+use fixture::LONG;
 use fixture::link::{accepted, next_link};
 use polyrail::link::{
     Arrivals, Link, LinkError, Listener, MAGIC, Message, NoPurpose, Session, Timeouts, Token,
@@ -94,7 +95,7 @@ fn a_side_without_a_token_is_told_that_it_needs_one() {
         let peer = thread::spawn(move || {
             let mut control = <Link>::connect(&address, &timeouts()).unwrap();
             control.send(&first).unwrap();
-            control.expect(Duration::from_secs(10)).unwrap_err()
+            control.expect(LONG).unwrap_err()
         });
         (refusal(&listener), peer.join().unwrap())
     };
@@ -141,13 +142,11 @@ fn strangers_are_told_nothing_but_that_they_are_refused() {
         (framed(&format!(r#"{{"proof":{{"proof":"{}"}}}}"#, "0".repeat(64))), false),
         (framed(r#"{"knock":{"nonce":"XY"}}"#), false),
     ] {
-        let begin = Instant::now();
         let (heard, error) = heard(&listener, &address, &says);
         assert_eq!(matches!(error, LinkError::TokenWanted), wants_token, "{error}");
         let answer = if wants_token { "refused" } else { "failed" };
         assert!(heard.contains(&format!(r#"{{"{answer}":{{"reason":"#)), "{heard}");
         assert_eq!(heard.matches("PLYR").count(), 1, "{heard}");
-        assert!(begin.elapsed() < Duration::from_secs(5));
     }
 }
 
@@ -249,7 +248,7 @@ fn a_peer_that_has_proved_its_token_keeps_its_place_among_strangers() {
     let begin = Instant::now();
     while refused.len() < 50 {
         arrivals.step(&listener, &timeouts, |_, why| refused.push(why)).unwrap();
-        assert!(begin.elapsed() < Duration::from_secs(10), "{} refused", refused.len());
+        assert!(begin.elapsed() < LONG, "{} refused", refused.len());
         thread::sleep(Duration::from_millis(1));
     }
     peer.send(&Message::Ready {}).unwrap();
@@ -257,7 +256,7 @@ fn a_peer_that_has_proved_its_token_keeps_its_place_among_strangers() {
     let is_answered = |why: &LinkError| why.to_string().contains("\"ready\"");
     while !refused.iter().any(is_answered) {
         arrivals.step(&listener, &timeouts, |_, why| refused.push(why)).unwrap();
-        assert!(begin.elapsed() < Duration::from_secs(10), "{refused:?}");
+        assert!(begin.elapsed() < LONG, "{refused:?}");
     }
 }
 
