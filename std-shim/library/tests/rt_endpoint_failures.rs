@@ -2,6 +2,7 @@
 
 mod fixture;
 
+use fixture::LONG;
 use fixture::pair::{BYTES, Host, pair, poll_both};
 use polyrail::endpoint::{EndpointBuilder, EndpointError, StallWatch};
 use polyrail::nic::{self, Fabric, Fault, When};
@@ -51,8 +52,13 @@ fn vendor_codes_of_devices_in_software_are_explained() {
 }
 
 /// Polls and watches until a rail is found silent; returns the time that took.
-fn fall_silent(a: &mut Host, b: &mut Host, posted: u64) -> (EndpointError, Duration) {
-    let mut watch = StallWatch::new(SILENCE);
+fn fall_silent(
+    a: &mut Host,
+    b: &mut Host,
+    posted: u64,
+    silence: Duration,
+) -> (EndpointError, Duration) {
+    let mut watch = StallWatch::new(silence);
     let begin = Instant::now();
     let mut reported = 0;
     loop {
@@ -61,11 +67,16 @@ fn fall_silent(a: &mut Host, b: &mut Host, posted: u64) -> (EndpointError, Durat
         if let Err(error) = watch.check(&mut a.endpoint, posted, reported) {
             return (error, begin.elapsed());
         }
-        assert!(begin.elapsed() < 20 * SILENCE);
+        assert!(begin.elapsed() < LONG);
     }
 }
 
-const SILENCE: Duration = Duration::from_millis(100);
+/// Whether something takes the time that it should. The clock is the system's, and on a machine that
+/// is busy with something else a short time passes while no thread of the test runs: a longer one is
+/// tried then.
+fn holds(in_time: impl Fn(Duration) -> bool) -> bool {
+    [100, 1_000, 10_000].map(Duration::from_millis).into_iter().any(in_time)
+}
 
 #[test]
 fn a_rail_that_falls_silent_is_named_and_moved_to_err() {
@@ -73,50 +84,60 @@ fn a_rail_that_falls_silent_is_named_and_moved_to_err() {
         [(Scheme::Spray, 4, 2), (Scheme::Spray, 4, 0), (Scheme::Dqplb, 4, 3), (Scheme::Spray, 1, 0)]
     {
         let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
-        let (mut a, mut b) = pair(rails, &builder);
-        b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
-        a.devices[device].inject(When::Now, Fault::Silent(true));
-        a.notify(&b, 1, BYTES as u32, 1);
-        let (error, took) = fall_silent(&mut a, &mut b, 1);
-        let silent = RailId::Data(device as u8);
-        let device = format!("a{device}");
-        let expected = EndpointError::Silent { rail: silent, device, waited: SILENCE };
-        assert_eq!(error, expected);
-        assert!(took >= SILENCE && took < 10 * SILENCE, "{took:?}");
-        let state = a.endpoint.virtual_qp().physical(silent).unwrap().state();
-        assert_eq!(state, nic::QpState::Err);
-        // Its requests come back, and so does the caller's.
-        let (sent, _) = poll_both(&mut a, &mut b, (1, 0));
-        assert_eq!((sent[0].wr_id, sent[0].status), (1, WcStatus::WR_FLUSH_ERR));
-        assert_eq!(a.endpoint.unreported(), 0);
+        let is_soon = holds(|silence| {
+            let (mut a, mut b) = pair(rails, &builder);
+            b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
+            a.devices[device].inject(When::Now, Fault::Silent(true));
+            a.notify(&b, 1, BYTES as u32, 1);
+            let (error, took) = fall_silent(&mut a, &mut b, 1, silence);
+            let silent = RailId::Data(device as u8);
+            let device = format!("a{device}");
+            let expected = EndpointError::Silent { rail: silent, device, waited: silence };
+            assert_eq!(error, expected);
+            assert!(took >= silence, "{took:?}");
+            let state = a.endpoint.virtual_qp().physical(silent).unwrap().state();
+            assert_eq!(state, nic::QpState::Err);
+            // Its requests come back, and so does the caller's.
+            let (sent, _) = poll_both(&mut a, &mut b, (1, 0));
+            assert_eq!((sent[0].wr_id, sent[0].status), (1, WcStatus::WR_FLUSH_ERR));
+            assert_eq!(a.endpoint.unreported(), 0);
+            took < 10 * silence
+        });
+        assert!(is_soon, "{scheme:?}, {rails} rails");
     }
 }
 
 #[test]
 fn rails_that_are_slow_or_idle_are_not_silent() {
     for rails in [1, 4] {
-        let (mut a, mut b) = pair(rails, &EndpointBuilder::new().rails(rails));
-        // Each request takes most of the patience, and all of them several times as much.
-        a.devices[rails - 1].inject(When::Now, Fault::DelayCompletions(SILENCE / 2));
-        let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
-        let local = a.buffer.local(0, BYTES as u32).unwrap();
-        let mut watch = StallWatch::new(SILENCE);
-        let begin = Instant::now();
-        let mut posted = 0;
-        let mut reported = 0;
-        let mut done = None;
-        while done.is_none_or(|done: Instant| done.elapsed() < 2 * SILENCE) {
-            if posted == reported && posted < 4 {
-                let wr = SendWr::write(posted, local, b.buffer.addr(), &keys);
-                a.endpoint.post_send(&wr).unwrap();
-                posted += 1;
+        let are_heard = holds(|silence| {
+            let (mut a, mut b) = pair(rails, &EndpointBuilder::new().rails(rails));
+            // Each request takes most of the patience, and all of them several times as much.
+            a.devices[rails - 1].inject(When::Now, Fault::DelayCompletions(silence / 2));
+            let keys = a.buffer.toward(&b.buffer.remote()).unwrap();
+            let local = a.buffer.local(0, BYTES as u32).unwrap();
+            let mut watch = StallWatch::new(silence);
+            let begin = Instant::now();
+            let mut posted = 0;
+            let mut reported = 0;
+            let mut done = None;
+            while done.is_none_or(|done: Instant| done.elapsed() < 2 * silence) {
+                if posted == reported && posted < 4 {
+                    let wr = SendWr::write(posted, local, b.buffer.addr(), &keys);
+                    a.endpoint.post_send(&wr).unwrap();
+                    posted += 1;
+                }
+                reported += a.endpoint.poll(16).completions.len() as u64;
+                _ = b.endpoint.poll(16);
+                if watch.check(&mut a.endpoint, posted, reported).is_err() {
+                    return false;
+                }
+                done = done.or_else(|| (reported == 4).then(Instant::now));
+                assert!(begin.elapsed() < LONG);
             }
-            reported += a.endpoint.poll(16).completions.len() as u64;
-            _ = b.endpoint.poll(16);
-            assert_eq!(watch.check(&mut a.endpoint, posted, reported), Ok(()));
-            done = done.or_else(|| (reported == 4).then(Instant::now));
-            assert!(begin.elapsed() < 100 * SILENCE);
-        }
+            true
+        });
+        assert!(are_heard, "{rails} rails");
     }
 }
 
