@@ -6,8 +6,10 @@ use polyrail::endpoint::{Endpoint, EndpointBuilder, connect_endpoints};
 use polyrail::progress::ProgressThread;
 use polyrail_core::verbs::{RecvWr, WcStatus};
 use polyrail_core::virtual_qp::Scheme;
+use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::retry_on_intr;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
@@ -163,8 +165,9 @@ impl EventLoop {
     fn next(&self) -> Vec<u64> {
         let mut told = Vec::with_capacity(2);
         let limit = Timespec::try_from(LIMIT).expect("it is short");
-        let room = rustix::buffer::spare_capacity(&mut told);
-        epoll::wait(&self.events, room, Some(&limit)).expect("an epoll");
+        // A process that was stopped and goes on finds its sleep interrupted (signal(7)).
+        retry_on_intr(|| epoll::wait(&self.events, spare_capacity(&mut told), Some(&limit)))
+            .expect("an epoll");
         told.iter().map(|event| event.data.u64()).collect()
     }
 }
