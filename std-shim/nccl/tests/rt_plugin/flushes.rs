@@ -5,7 +5,6 @@ use crate::table::Pointer;
 use crate::works::merged;
 use crate::{Plugin, cases};
 use std::ffi::c_int;
-use std::time::{Duration, Instant};
 
 cases! {
     received_messages_are_flushed: &[("POLYRAIL_FLUSH", "always")],
@@ -42,11 +41,9 @@ fn flushes_wait_for_room_and_calls_do_not(plugin: &Plugin) {
     for device in ["s2", "s3"] {
         plugin.fault(device, 0, 5);
     }
-    let begin = Instant::now();
     let buffer = [(to.at(0), 64, to.handle)];
-    let flush = || pair.table.iflush(pair.recv, &buffer).unwrap();
+    let flush = || at_once(|| pair.table.iflush(pair.recv, &buffer)).unwrap();
     let flushes: Vec<Pointer> = (0..300).map(|_| flush()).collect();
-    assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
     assert!(flushes.iter().all(|flush| !flush.is_null() && pair.test(*flush).is_none()));
     for device in ["s2", "s3"] {
         plugin.fault(device, 0, 6);
