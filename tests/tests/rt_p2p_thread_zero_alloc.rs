@@ -47,7 +47,7 @@ fn submit<O: Outcome>(mut post: impl FnMut() -> Result<Pending<O>, SubmitError>)
             Err(SubmitError::Full) => yield_now(),
             Err(error) => panic!("{error}"),
         }
-        assert!(begin.elapsed() < Duration::from_secs(20), "no room for too long");
+        assert!(begin.elapsed() < Duration::from_secs(600), "no room for too long");
     }
 }
 

@@ -54,7 +54,7 @@ fn submit(mut post: impl FnMut() -> Result<Pending, SubmitError>) -> Pending {
             Err(SubmitError::Full) => yield_now(),
             Err(error) => panic!("{error}"),
         }
-        assert!(begin.elapsed() < Duration::from_secs(20), "no room for too long");
+        assert!(begin.elapsed() < Duration::from_secs(600), "no room for too long");
     }
 }
 

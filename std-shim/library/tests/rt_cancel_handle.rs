@@ -86,7 +86,8 @@ fn what_a_handle_takes_back_ends_with_the_report() {
             let wc = ended(pending).unwrap();
             assert_eq!((wc.wr_id, wc.status), (5, WcStatus::CANCELLED));
             assert_eq!(wc.byte_len as usize, PART, "all of it was posted");
-            assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+            // Sooner than a rail is given up that is silent, or that the peer does not fence.
+            assert!(begin.elapsed() < Duration::from_secs(9), "{:?}", begin.elapsed());
             world.from.fill(0, PART, SOURCE_POISON).unwrap();
             world.to.fill(0, PART, TARGET_POISON).unwrap();
             world.set_silent(false);

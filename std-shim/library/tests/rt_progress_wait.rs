@@ -130,7 +130,7 @@ fn rails_come_back_while_the_threads_wait() {
         let begin = Instant::now();
         let mut rails = HashSet::new();
         while rails.len() < 2 {
-            assert!(begin.elapsed() < Duration::from_secs(20), "{fault:?}, {rails:?}");
+            assert!(begin.elapsed() < fixture::LONG, "{fault:?}, {rails:?}");
             while let Some((_, NamedRailEvent { event, .. })) = world.threads[0].take_rail_event() {
                 let is_awaited = match event.kind {
                     RailEventKind::Returned => fault == Fault::LinkUp,

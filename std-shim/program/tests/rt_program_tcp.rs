@@ -432,7 +432,7 @@ fn readme_commands() -> [String; 3] {
 fn is_free(address: &str) -> bool {
     let begin = Instant::now();
     while TcpListener::bind(address).is_err() {
-        if begin.elapsed() > LONG {
+        if begin.elapsed() > Duration::from_secs(120) {
             return false;
         }
         thread::sleep(Duration::from_millis(100));

@@ -104,7 +104,7 @@ fn a_silent_listener_is_left_for_the_next_address() {
 }
 
 fn left_for_the_next(timeouts: Timeouts) {
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_secs(600);
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let list = format!("{},{}", silent.local_addr().unwrap(), listener.local_addr().unwrap());
@@ -147,7 +147,7 @@ fn a_busy_peer_is_tried_again_after_a_silent_listener() {
 }
 
 fn reached_once_it_accepts(second: SocketAddr) {
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_secs(600);
     let timeouts = Timeouts::default();
     let listener = Listener::bind("127.0.0.1:0").unwrap();
     let first = listener.local_addr().unwrap();

@@ -4,7 +4,7 @@ use super::*;
 use crate::types::Listener;
 
 /// How long anything may take, on a machine that does other things too.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(600);
 
 /// Peers that flood their links; a quiet peer follows them.
 const FLOODERS: usize = 5;

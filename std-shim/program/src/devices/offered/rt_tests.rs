@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Long enough for any machine.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(600);
 
 fn tcp(devices: &[&str]) -> DeviceChoice {
     let devices = devices.iter().map(|name| name.parse().unwrap()).collect();

@@ -20,7 +20,7 @@ use polyrail_software_nic::{DeviceConfig, Fabric, ProtectionDomain};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(600);
 
 /// An end whose thread is the test's.
 struct Side {
