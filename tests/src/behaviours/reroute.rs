@@ -135,6 +135,8 @@ pub(super) fn requests_survive_a_lost_link<F: Fixture>(fixture: &F) {
     ends.write(0);
     ends.finish(0);
     fixture.set_link(1, true);
+    // The new queue pairs are not to fail, even if the process does not run for a while.
+    ends.retries = Retries::MANY;
     ends.replace(rail);
     ends.write(1);
     ends.finish(1);
