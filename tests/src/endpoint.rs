@@ -1,9 +1,10 @@
 //! A virtual queue pair on software NICs, with memory to send from and to receive into.
 
+use polyrail::backend::{ConnectOptions, QpCap};
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{
-    CompletionQueue, ConnectOptions, Device, DeviceConfig, Fabric, ProtectionDomain, QpCap, QpInit,
-    QueuePair, connect_pair,
+    CompletionQueue, Device, DeviceConfig, Fabric, ProtectionDomain, QpInit, QueuePair,
+    connect_pair,
 };
 use polyrail_core::verbs::{AccessFlags, DeviceKeys};
 use polyrail_core::virtual_cq::VirtualCq;

@@ -1,7 +1,8 @@
 //! Nothing allocates after set-up: post, poll and completion of every kind of request, on both
 //! sides, over the software NIC.
 
-use polyrail::nic::{ConnectOptions, Fabric, connect_pair};
+use polyrail::backend::ConnectOptions;
+use polyrail::nic::{Fabric, connect_pair};
 use polyrail_core::verbs::{DeviceKeys, RecvWr, SendWr};
 use polyrail_core::virtual_qp::{
     Config, PostError, RailChoice, RailFailure, RailId, RailState, Scheme,

@@ -1,5 +1,6 @@
 //! The wrapper over the software NIC.
 
+use polyrail::backend::{ConnectOptions, QpCap};
 use polyrail::backend::{DeviceError, DeviceEvent, Domain};
 use polyrail::hardware::{
     CommitError, CompletionQueue, CqError, QueuePair, ReceiveQueue, RecvBatch as _, Refusal,
@@ -7,8 +8,8 @@ use polyrail::hardware::{
 };
 use polyrail::memory::RegisteredBuffer;
 use polyrail::nic::{
-    self, ConnectOptions, DeviceConfig, Fabric, Fault, NicError, ProtectionDomain, QpCap, QpInit,
-    QpState, When, connect_pair,
+    self, DeviceConfig, Fabric, Fault, NicError, ProtectionDomain, QpInit, QpState, When,
+    connect_pair,
 };
 use polyrail::verbs::{
     AccessFlags, Completion, Imm, LocalBuffer, Opcode, RecvRequest, SendFlags, SendRequest,

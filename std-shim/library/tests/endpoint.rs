@@ -4,14 +4,13 @@ mod fixture;
 
 use fixture::pair::{BYTES, Host, pair, poll_both};
 use fixture::{LONG, impatient};
+use polyrail::backend::{ConnectOptions, Mtu};
 use polyrail::card::ConnectionCard;
 use polyrail::chain::Chain;
 use polyrail::endpoint::{
     Address, BuildError, ConnectError, EndpointBuilder, EndpointQp, RailMismatch, connect_endpoints,
 };
-use polyrail::nic::{
-    self, ConnectOptions, DeviceConfig, Fabric, Fault, Mtu, ProtectionDomain, When,
-};
+use polyrail::nic::{self, DeviceConfig, Fabric, Fault, ProtectionDomain, When};
 use polyrail::verbs::{ImmOrder, RecvWr, SendWr, WcOpcode, WcStatus};
 use polyrail::virtual_qp::{
     FragmentSizeError, PairDevicesError, PeerWindow, PeerWindowError, RailFailure, RailId,

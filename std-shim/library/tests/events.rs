@@ -1,9 +1,9 @@
 //! Events of a device reach every reader.
 
+use polyrail::backend::{ConnectOptions, QpCap};
 use polyrail::backend::{DeviceError, DeviceEvent, Domain, EventCursor};
 use polyrail::nic::{
-    ConnectOptions, Device, DeviceConfig, Fabric, Fault, ProtectionDomain, QpCap, QpInit, QpState,
-    When, connect_pair,
+    Device, DeviceConfig, Fabric, Fault, ProtectionDomain, QpInit, QpState, When, connect_pair,
 };
 
 const DOWN: DeviceEvent = DeviceEvent::PortDown { port: 1 };

@@ -3,7 +3,8 @@
 use super::host::Host;
 use super::shape::Grant;
 use super::virtual_qp::QueuePair;
-use polyrail::nic::{ConnectOptions, connect_pair};
+use polyrail::backend::ConnectOptions;
+use polyrail::nic::connect_pair;
 use polyrail_core::hardware::{QueuePair as _, SendBatch as _};
 use polyrail_core::verbs::{Completion, DeviceId, Imm, Opcode, SendFlags, SendRequest, Sge};
 

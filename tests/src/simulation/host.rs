@@ -5,10 +5,9 @@ use super::shape::{Grant, MAX_CONNECTIONS, Shape};
 use super::virtual_qp::{AnyQp, QpTable, QueuePair};
 use crate::allocations::without_allocating;
 use crate::choices::{Choices, pick};
+use polyrail::backend::QpCap;
 use polyrail::memory::RegisteredBuffer;
-use polyrail::nic::{
-    self, Device, DeviceConfig, DeviceLimits, Fabric, ProtectionDomain, QpCap, QpInit,
-};
+use polyrail::nic::{self, Device, DeviceConfig, DeviceLimits, Fabric, ProtectionDomain, QpInit};
 use polyrail_core::hardware::{CompletionQueue as _, CqError};
 use polyrail_core::verbs::{AccessFlags, Completion, DeviceId};
 use polyrail_core::virtual_cq::{Event, Polled, VirtualCq};

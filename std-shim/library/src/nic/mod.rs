@@ -8,4 +8,11 @@
 mod connect;
 mod domain;
 
-pub use polyrail_software_nic::*;
+// What other backends have as well is in `backend` and `memory`.
+pub use polyrail_software_nic::{
+    AsyncEvent, Attribute, CompletionChannel, CompletionQueue, Connector, Device, DeviceConfig,
+    DeviceLimits, Fabric, Fault, FaultKind, FaultPlan, MemoryRegion, ModifyError, NicError,
+    PortState, ProtectionDomain, QpAttributes, QpInit, QpState, QueuePair, RecvBatch, SendBatch,
+    SharedReceiveQueue, Span, Step, TurnOutcome, When, ack_timeout, connect_pair, errno, is_device,
+    rnr_delay, vendor,
+};

@@ -1,11 +1,12 @@
 //! A device whose completion queues let other threads come first, before each thing that they do.
 
+use polyrail::backend::QpCap;
 use polyrail::backend::{
     DeviceError, DeviceEvent, Domain, EventCursor, MemoryOwner, MemoryRange, Notify, Port,
 };
+use polyrail::memory::RegionKeys;
 use polyrail::nic::{
-    CompletionQueue, MemoryRegion, ProtectionDomain, QpCap, QueuePair, RegionKeys,
-    SharedReceiveQueue,
+    CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
 use polyrail_core::hardware::{self, CqError, CqId};
 use polyrail_core::verbs::{AccessFlags, Completion, DeviceId};
