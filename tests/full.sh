@@ -198,17 +198,22 @@ races() {
 
 aarch64() {
   say "aarch64, emulated: the engine, its NICs, and the bindings, whose layouts are compared with the headers there"
-  local gcc=aarch64-linux-gnu-gcc-$(cc -dumpversion)
+  local target=aarch64-unknown-linux-gnu gcc
+  gcc=aarch64-linux-gnu-gcc-$(cc -dumpversion)
   tests/packages.sh "gcc-${gcc##*-}-aarch64-linux-gnu" libc6-dev-arm64-cross qemu-user
-  install_target aarch64-unknown-linux-gnu
+  install_target $target
+  local -x CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$gcc PKG_CONFIG_ALLOW_CROSS=1 MODEL_SEEDS=2
+  local -x CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="timeout 1200 qemu-aarch64 -L /usr/aarch64-linux-gnu"
   # qemu 7.2 fails when a child of a process with threads starts one. Programs that execute themselves would execute without qemu.
-  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$gcc PKG_CONFIG_ALLOW_CROSS=1 MODEL_SEEDS=2 \
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="timeout 1200 qemu-aarch64 -L /usr/aarch64-linux-gnu" \
-    cargo test --locked --target aarch64-unknown-linux-gnu --lib --test '*' -p polyrail-core -p polyrail-ffi \
+  cargo test --locked --target $target --lib --test '*' -p polyrail-core -p polyrail-ffi \
     -p polyrail-process -p polyrail-nic-parts -p polyrail-software-nic -p polyrail-tcp-nic -p polyrail-verbs-header -- \
     --skip a_child_waits_for_no_thread_of_its_parent --skip devices_of_the_parent_that_a_child_drops \
     --skip a_library_that_cannot_be_loaded --skip a_drop_that_fails_does_not \
     --skip an_older_library --skip devices_are_usable_where_forks
+  say "aarch64, emulated: the library, the program, the C library and the plugin for NCCL, without tests in real time"
+  cargo test --locked --target $target --lib --tests -p polyrail -p polyrail-program -p polyrail-c -p polyrail-nccl -- \
+    --skip rt_tests::
+  cargo build --locked --target $target -p polyrail-program -p polyrail-c -p polyrail-nccl
 }
 
 nccl() {
