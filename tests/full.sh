@@ -120,6 +120,9 @@ examples() {
   for example in buffer set_of_64 under_tokio halo async_messages; do
     "${CARGO_TARGET_DIR:-target}/debug/examples/$example"
   done
+  for example in set_of_64 under_tokio; do
+    "${CARGO_TARGET_DIR:-target}/debug/examples/$example" tcp:127.0.0.1 tcp:127.0.0.2
+  done
 }
 
 no_std() {

@@ -1,18 +1,26 @@
 //! A set of 64 virtual queue pairs of four rails each, as a server of 64 clients has: one poll for
-//! all. One client goes, and another one takes its place, while the others are served.
+//! all. One client goes, and another one takes its place, while the others are served. Over the
+//! software NIC, or between the two devices that are named, of any backend:
 //!
 //! ```sh
 //! cargo run --release --example set_of_64
+//! cargo run --release --example set_of_64 tcp:127.0.0.1 tcp:127.0.0.2
 //! ```
 
-use polyrail::endpoint::{Endpoint, EndpointBuilder, EndpointSet, connect_endpoints};
-use polyrail::memory::RegisteredBuffer;
-use polyrail::nic::{DeviceConfig, Fabric, ProtectionDomain};
+use polyrail::any::{
+    AnyCompletionQueue, AnyDomain, AnyQueuePair, AnyRegion, OpenOptions, open_device,
+};
+use polyrail::endpoint::{EndpointBuilder, connect_endpoints};
 use polyrail::verbs::{AccessFlags, RecvWr, SendWr};
 use std::error::Error;
 
 const CLIENTS: usize = 64;
 const BYTES: u32 = 64 << 10;
+
+// Of devices of any backend.
+type Endpoint = polyrail::endpoint::Endpoint<AnyQueuePair, AnyCompletionQueue>;
+type EndpointSet = polyrail::endpoint::EndpointSet<AnyQueuePair, AnyCompletionQueue>;
+type RegisteredBuffer = polyrail::memory::RegisteredBuffer<AnyRegion>;
 
 /// A client, its memory, and the keys with which it writes to the server's.
 struct Client {
@@ -21,7 +29,7 @@ struct Client {
 }
 
 impl Client {
-    fn new(nic: &ProtectionDomain, builder: EndpointBuilder) -> Result<Self, Box<dyn Error>> {
+    fn new(nic: &AnyDomain, builder: EndpointBuilder) -> Result<Self, Box<dyn Error>> {
         let buffer = RegisteredBuffer::new(BYTES as usize, AccessFlags::empty(), &[nic])?;
         Ok(Self { endpoint: builder.build(&[nic])?, buffer })
     }
@@ -50,9 +58,12 @@ impl Client {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let fabric = Fabric::threaded();
-    let nic = |name| fabric.create_device(DeviceConfig::named(name)).alloc_pd();
-    let (here, there) = (nic("server")?, nic("clients")?);
+    let mut names = std::env::args().skip(1);
+    let mut open = |otherwise: &str| {
+        let name = names.next();
+        open_device(name.as_deref().unwrap_or(otherwise), &OpenOptions::default())
+    };
+    let (here, there) = (open("software:server")?, open("software:clients")?);
     let builder = EndpointBuilder::new().rails(4);
     let mut set = EndpointSet::build(vec![(builder, [&here]); CLIENTS])?;
     let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;

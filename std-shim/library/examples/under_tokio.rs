@@ -1,13 +1,14 @@
 //! The progress thread under tokio: many tasks post, one thread polls, and a task sleeps until its
-//! request is done.
+//! request is done. Over the software NIC, or between the two devices that are named, of any backend:
 //!
 //! ```sh
 //! cargo run --release --example under_tokio
+//! cargo run --release --example under_tokio tcp:127.0.0.1 tcp:127.0.0.2
 //! ```
 
+use polyrail::any::{AnyRegion, OpenOptions, open_device};
 use polyrail::endpoint::{EndpointBuilder, EndpointSet, connect_endpoints};
 use polyrail::memory::RegisteredBuffer;
-use polyrail::nic::{DeviceConfig, Fabric};
 use polyrail::progress::{Handle, ProgressThread};
 use polyrail::verbs::{AccessFlags, DeviceKeys, RecvWr, SendWr};
 use std::error::Error;
@@ -24,7 +25,7 @@ type Failed = Box<dyn Error + Send + Sync>;
 async fn write(
     mut handle: Handle,
     part: usize,
-    from: Arc<RegisteredBuffer>,
+    from: Arc<RegisteredBuffer<AnyRegion>>,
     (addr, keys): (u64, Vec<DeviceKeys>),
 ) -> Result<(), Failed> {
     let at = part * BYTES as usize;
@@ -51,9 +52,12 @@ async fn listen(mut handle: Handle) -> Result<(), Failed> {
 }
 
 fn main() -> Result<(), Failed> {
-    let fabric = Fabric::threaded();
-    let here = fabric.create_device(DeviceConfig::named("here")).alloc_pd()?;
-    let there = fabric.create_device(DeviceConfig::named("there")).alloc_pd()?;
+    let mut names = std::env::args().skip(1);
+    let mut open = |otherwise: &str| {
+        let name = names.next();
+        open_device(name.as_deref().unwrap_or(otherwise), &OpenOptions::default())
+    };
+    let (here, there) = (open("software:here")?, open("software:there")?);
     let builder = EndpointBuilder::new().rails(2);
     let mut writers = EndpointSet::build(vec![(builder, [&here]); TASKS])?;
     let mut listeners = EndpointSet::build(vec![(builder, [&there]); TASKS])?;
@@ -72,7 +76,8 @@ fn main() -> Result<(), Failed> {
     runtime.block_on(async {
         let mut tasks = JoinSet::new();
         for part in 0..TASKS {
-            let handle = |thread: &ProgressThread| thread.handle(part).ok_or("a member of the set");
+            let handle =
+                |thread: &ProgressThread<_, _>| thread.handle(part).ok_or("a member of the set");
             let remote = (to.addr(), keys.clone());
             tasks.spawn(listen(handle(&listeners)?));
             tasks.spawn(write(handle(&writers)?, part, Arc::clone(&from), remote));
