@@ -1,5 +1,5 @@
 //! The pages of the documentation can be walked: the page of a public module names no private file,
-//! and every page links each public type that it names.
+//! and every page, and the text of every public item, links each public type that it names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -93,6 +93,24 @@ struct Page {
     private: Vec<String>,
 }
 
+/// The texts of the items of a source file, each with the name of its item.
+fn items(source: &str) -> Vec<(&str, String)> {
+    let (mut items, mut text) = (Vec::new(), Vec::new());
+    for line in source.lines().map(str::trim_start) {
+        if let Some(words) = line.strip_prefix("///") {
+            text.push(words);
+        } else if !line.starts_with("#[") {
+            if let Some(item) = line.strip_prefix("pub ").filter(|_| !text.is_empty()) {
+                let item = item.split(['(', '{', '<', ':', ';']).next().unwrap_or_default();
+                let name = item.split_whitespace().last().unwrap_or_default();
+                items.push((name, text.join("\n")));
+            }
+            text.clear();
+        }
+    }
+    items
+}
+
 fn pages() -> Vec<Page> {
     let mut pages = Vec::new();
     let name = |file: &Path| file.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
@@ -100,6 +118,12 @@ fn pages() -> Vec<Page> {
         for file in files(&root().join(crate_name).join("src"), "rs") {
             let source = read(&file);
             let text: Vec<_> = source.lines().filter_map(|line| line.strip_prefix("//!")).collect();
+            for (item, text) in items(&source) {
+                // Its own name needs no link.
+                let text = format!("{text}\n[`{item}`]");
+                let name = format!("{}, {item}", name(&file));
+                pages.push(Page { name, text, private: Vec::new() });
+            }
             if !text.is_empty() && is_public(&file) {
                 let private = declared(&source, "mod ").map(String::from).collect();
                 pages.push(Page { name: name(&file), text: text.join("\n"), private });
@@ -109,7 +133,7 @@ fn pages() -> Vec<Page> {
             pages.push(Page { name: name(&file), text: read(&file), private: Vec::new() });
         }
     }
-    assert!(pages.len() > 30, "{} pages", pages.len());
+    assert!(pages.len() > 1000, "{} pages", pages.len());
     pages
 }
 

@@ -14,7 +14,7 @@ const BATCH: usize = 32;
 
 impl Faults {
     /// Wraps a completion queue. Only completions of queue pairs that were
-    /// [wrapped](Self::queue_pair) by the same `Faults` are delayed.
+    /// [wrapped](Self::queue_pair) by the same [`Faults`] are delayed.
     pub fn completion_queue<C: CompletionQueue>(&self, inner: C) -> Faulty<C> {
         let late = Late::new(inner.capacity());
         Faulty { late, ..Faulty::new(inner, self) }

@@ -23,7 +23,7 @@ pub struct CompletionChannel {
 }
 
 impl CompletionChannel {
-    /// Creates a channel without notifications. Programs use `Device::create_channel`.
+    /// Creates a channel without notifications. Programs let a device create it.
     ///
     /// # Errors
     ///

@@ -15,13 +15,13 @@ pub struct OutOfMemory {
     pub bytes: usize,
 }
 
-/// Owned pages, to be registered with devices (`ProtectionDomain::register_pages`). Devices may
+/// Owned pages, to be registered with protection domains of devices. Devices may
 /// write the bytes at any time, so there are never references to them; a [`Span`] copies bytes in
 /// and out.
 ///
 /// # Why a retired address stays reserved
 ///
-/// Safe code can keep a `LocalBuffer` longer than its buffer lives. Most uses then fail because the
+/// Safe code can keep a [`LocalBuffer`] longer than its buffer lives. Most uses then fail because the
 /// key is invalid. But an INLINE request has no key: its bytes are read by address alone.
 /// Therefore, once an address has been exposed, dropping the pages returns the memory to the system
 /// but keeps the address range reserved, and reads of it return zeros. This costs only address
