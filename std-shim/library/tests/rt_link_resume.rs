@@ -18,10 +18,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Timeouts of links that wait without end to be resumed: those that end have noticed why.
+/// Timeouts of links that wait without end: those that end have noticed why at once.
 fn endless() -> Timeouts {
     let hour = Duration::from_secs(3600);
-    Timeouts { resume: hour, reset: hour, ..Timeouts::default() }
+    Timeouts { message: hour, resume: hour, reset: hour, silence: hour, ..Timeouts::default() }
 }
 
 /// Two sides that have connected through a relay, and what they listen with.

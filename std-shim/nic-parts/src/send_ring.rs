@@ -32,11 +32,12 @@ const EMPTY: SendRequest = SendRequest {
 pub struct SendRing {
     slots: Box<[Listed<SendRequest>]>,
     lists: Lists,
-    /// Empty before the first inline request that has bytes.
-    inline: Box<[AtomicU8]>,
+    /// Empty before the first inline request that has bytes. A box must not be moved while something
+    /// points to its contents.
+    inline: Vec<AtomicU8>,
     /// What was `inline` before the ring grew. A device may still send from it: see
     /// [`inline_span`](Self::inline_span).
-    outgrown: Vec<Box<[AtomicU8]>>,
+    outgrown: Vec<Vec<AtomicU8>>,
     inline_bytes: usize,
     capacity: usize,
     posted: u64,
@@ -52,7 +53,7 @@ impl SendRing {
         Self {
             slots: vec![Listed::send(EMPTY); slots].into_boxed_slice(),
             lists: Lists::new(slots, max_sge),
-            inline: Box::default(),
+            inline: Vec::new(),
             outgrown: Vec::new(),
             inline_bytes,
             capacity,
@@ -126,7 +127,8 @@ impl SendRing {
     /// Gets memory for the inline bytes of the slots that there are.
     #[cold]
     fn reserve_inline(&mut self) {
-        self.inline = new_slots(self.inline_bytes, self.slots.len(), || AtomicU8::new(0));
+        self.inline =
+            new_slots(self.inline_bytes, self.slots.len(), || AtomicU8::new(0)).into_vec();
     }
 
     /// Gets memory for more slots. Returns whether there may be more.
