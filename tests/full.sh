@@ -109,6 +109,7 @@ tests() {
   # Each test in a process of its own, and one that failed once more.
   if install_nextest; then
     cargo nextest run --color never --config-file tests/nextest.toml $ALL --lib --bins --test 'rt_*' --run-ignored all
+    sed -n 's/.*\(skipped: .*\)/\1/p' "${CARGO_TARGET_DIR:-target}/nextest/default/junit.xml" | sort -u
   else
     cargo test $ALL --no-fail-fast --lib --bins --test 'rt_*' -- --include-ignored
   fi
