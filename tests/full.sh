@@ -319,12 +319,14 @@ bench() {
   say "benches: a smoke run without timing"
   cargo test $ALL --bench '*'
   cargo build $ALL --bin report
-  "${CARGO_TARGET_DIR:-target}/debug/report" --repeats 21 | figures report
+  "${CARGO_TARGET_DIR:-target}/debug/report" --repeats 21
 }
 
 instructions() {
   say "instructions of the benches, compared with the accepted ones"
   measured benches/instructions.sh
+  say "the times of the same, and of two threads, peers and failures"
+  measured cargo run --release --locked -p polyrail-benches --bin report | figures report
 }
 
 libclang() {
