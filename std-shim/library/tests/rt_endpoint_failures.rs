@@ -2,8 +2,8 @@
 
 mod fixture;
 
-use fixture::LONG;
 use fixture::pair::{BYTES, Host, pair, poll_both};
+use fixture::{LONG, holds_with};
 use polyrail::endpoint::{EndpointBuilder, EndpointError, StallWatch};
 use polyrail::nic::{self, Fabric, Fault, When};
 use polyrail::verbs::{RecvWr, SendWr, WcStatus};
@@ -71,12 +71,7 @@ fn fall_silent(
     }
 }
 
-/// Whether something takes the time that it should. The clock is the system's, and on a machine that
-/// is busy with something else a short time passes while no thread of the test runs: a longer one is
-/// tried then.
-fn holds(in_time: impl Fn(Duration) -> bool) -> bool {
-    [100, 1_000, 10_000].map(Duration::from_millis).into_iter().any(in_time)
-}
+const SILENCE: Duration = Duration::from_millis(100);
 
 #[test]
 fn a_rail_that_falls_silent_is_named_and_moved_to_err() {
@@ -84,7 +79,7 @@ fn a_rail_that_falls_silent_is_named_and_moved_to_err() {
         [(Scheme::Spray, 4, 2), (Scheme::Spray, 4, 0), (Scheme::Dqplb, 4, 3), (Scheme::Spray, 1, 0)]
     {
         let builder = EndpointBuilder::new().scheme(scheme).rails(rails);
-        let is_soon = holds(|silence| {
+        let is_soon = holds_with(SILENCE, |silence| {
             let (mut a, mut b) = pair(rails, &builder);
             b.endpoint.post_recv(&RecvWr::notification(1)).unwrap();
             a.devices[device].inject(When::Now, Fault::Silent(true));
@@ -110,7 +105,7 @@ fn a_rail_that_falls_silent_is_named_and_moved_to_err() {
 #[test]
 fn rails_that_are_slow_or_idle_are_not_silent() {
     for rails in [1, 4] {
-        let are_heard = holds(|silence| {
+        let are_heard = holds_with(SILENCE, |silence| {
             let (mut a, mut b) = pair(rails, &EndpointBuilder::new().rails(rails));
             // Each request takes most of the patience, and all of them several times as much.
             a.devices[rails - 1].inject(When::Now, Fault::DelayCompletions(silence / 2));

@@ -4,7 +4,7 @@
 mod fixture;
 mod rerouted;
 
-use fixture::{Host, LONG};
+use fixture::{Host, LONG, holds_with};
 use polyrail::endpoint::{
     Endpoint, EndpointBuilder, HealingLink, HealingMessage, ReplacementAddress, connect_endpoints,
 };
@@ -324,12 +324,7 @@ fn impatient_ends(patience: Duration) -> Ends {
     ends
 }
 
-/// Whether patience does not end where it must not. The clock is the system's, and on a machine
-/// that is busy with something else a short patience ends while this thread does not run: a longer
-/// one is tried then.
-fn lasts(outlives: impl Fn(Duration) -> bool) -> bool {
-    [160, 1_600, 16_000].map(Duration::from_millis).into_iter().any(outlives)
-}
+const PATIENCE: Duration = Duration::from_millis(160);
 
 fn carry_until_ready(ends: &mut Ends) {
     assert!(are_ready_again(ends), "{}", ends.report());
@@ -354,7 +349,7 @@ fn are_ready_again(ends: &mut Ends) -> bool {
 /// What the peer told meanwhile is heard before patience ends.
 #[test]
 fn an_owner_who_was_away_has_not_waited() {
-    assert!(lasts(|patience| {
+    assert!(holds_with(PATIENCE, |patience| {
         let mut ends = impatient_ends(patience);
         ends.near.devices[1].inject(When::Bytes(50_000), Fault::LinkDown);
         ends.go_on(|_| (), |ends| !ends.near.events.is_empty());
@@ -372,7 +367,7 @@ fn an_owner_who_was_away_has_not_waited() {
 /// A peer may be away while there is nothing to do.
 #[test]
 fn patience_begins_with_requests() {
-    assert!(lasts(|patience| {
+    assert!(holds_with(PATIENCE, |patience| {
         let mut ends = impatient_ends(patience);
         ends.limit(0);
         ends.near.endpoint.fail_rail(RailId::Data(1));
